@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from neuronfair.errors import ModelError
-from neuronfair.model.formats import READERS, reader_of
+from neuronfair.model.formats import READERS, find_reader
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +31,11 @@ def test_every_reader_has_a_module():
 
 
 def test_who_opens_what():
-    assert reader_of("m.skops") == "estimators:open"
-    assert reader_of("m.joblib", trust_pickle=True) == "estimators:open"
-    assert reader_of("a.b:c.d", weights=Path("w.safetensors")) == "user_code:open"
+    assert find_reader("m.skops") == "estimators:open"
+    assert find_reader("m.joblib", trust_pickle=True) == "estimators:open"
+    assert find_reader("a.b:c.d", weights=Path("w.safetensors")) == "user_code:open"
     Path("w.safetensors").write_bytes(b"\x80\2\0\0\0\0\0\0{")  # a length of 640, and no pickle
-    assert reader_of("a.b:c.d", weights=Path("w.safetensors")) == "user_code:open"
+    assert find_reader("a.b:c.d", weights=Path("w.safetensors")) == "user_code:open"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_who_opens_what():
 )
 def test_what_nobody_opens(source, weights, says):
     with pytest.raises(ModelError, match=says):
-        reader_of(source, weights=None if weights is None else Path(weights))
+        find_reader(source, weights=None if weights is None else Path(weights))
 
 
 def test_the_command_that_converts_weights_works(tmp_path):
@@ -68,7 +68,7 @@ def test_the_command_that_converts_weights_works(tmp_path):
     state = {"0.weight": torch.randn(3, 2).T, "0.bias": torch.zeros(2)}
     torch.save({"0.weight": state["0.weight"].contiguous(), "0.bias": state["0.bias"]}, "w.pth")
     with pytest.raises(ModelError) as error:
-        reader_of("a:b", weights=Path("w.pth"))
+        find_reader("a:b", weights=Path("w.pth"))
     command = shlex.split(str(error.value).partition("once: ")[2])
     subprocess.run([sys.executable, *command[1:]], check=True)
     assert torch.equal(load_file("w.safetensors")["0.weight"], state["0.weight"])

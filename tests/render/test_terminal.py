@@ -14,10 +14,10 @@ from rich.text import Text
 from neuronfair.audits.report import EncodingCheckReport, Report, Verdict
 from neuronfair.audits.report.attribute import Note, Proved, Rates
 from neuronfair.audits.wording.verdict import conclude
-from neuronfair.domain.schema.column_types import ExcludedColumn
+from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.formatting import percent
 from neuronfair.model.profile import interpret
-from neuronfair.render.terminal import compose_audit, describe_profile, make_console, print_audit, progress_bar
+from neuronfair.render.terminal import audit_report, make_console, print_audit, progress_bar, verdict
 from tests import reports
 from tests.planted import networks
 
@@ -105,7 +105,7 @@ def test_a_black_box_is_said_to_be_one():
 
 def test_columns_that_were_left_out_are_named():
     made = reports.report()
-    left_out = (ExcludedColumn("id", "an identifier"), ExcludedColumn("land\x1b", "constant"))
+    left_out = (LeftOut("id", "an identifier"), LeftOut("land\x1b", "constant"))
     assert "Left out" not in shown(made)
     text = shown(replace(made, data=replace(made.data, left_out=left_out)))
     assert "Left out: id: an identifier.\nLeft out: land\\u001b: constant." in text
@@ -151,15 +151,15 @@ def test_every_note_is_shown_once_with_the_attributes_that_it_is_about():
 )
 def test_the_colour_follows_the_thresholds_and_nothing_else(thresholds, level, style):
     told = Verdict(level, "A fact.", thresholds=thresholds, threshold_text="About thresholds.")
-    lines = compose_audit(reports.report(verdict=told)).renderables
+    lines = audit_report(reports.report(verdict=told)).renderables
     assert lines[0] == "A fact."
     assert (lines[1].plain.endswith("About thresholds."), lines[1].style) == (True, style)
 
 
 def test_columns_that_were_left_out_are_named_by_their_reason():
-    names = [ExcludedColumn(f"x{i}", "the model does not read it") for i in range(10)]
+    names = [LeftOut(f"x{i}", "the model does not read it") for i in range(10)]
     made = reports.report()
-    text = shown(replace(made, data=replace(made.data, left_out=(*names, ExcludedColumn("id", "a running number")))))
+    text = shown(replace(made, data=replace(made.data, left_out=(*names, LeftOut("id", "a running number")))))
     assert "Left out: x0, x1, x2, x3, x4, x5, x6, x7, … (10 in all): the model does not read it." in text
     assert "Left out: id: a running number." in text
 
@@ -234,7 +234,7 @@ def test_names_in_a_progress_bar(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "300")
     with progress_bar(NAME) as show:
-        show(1, 2, NAME, activity=NAME)
+        show(1, 2, NAME, what=NAME)
     text = capsys.readouterr().err
     assert text.count(SHOWN) >= 2  # what and note
     assert not {"\x07", "\x9b", "\u202e"} & set(text)
@@ -245,4 +245,4 @@ def test_neurons_that_do_not_react_are_a_finding_about_the_records():
     domain = networks.domain()
     fair = networks.network(networks.one_biased_neuron(weight=0.0), domain)
     profile = interpret(fair, domain, networks.uniform_rows(domain, 50))
-    assert describe_profile(profile, None, domain) == "No neuron reacted to s in 50 pairs of a record and a twin."
+    assert verdict(profile, None, domain) == "No neuron reacted to s in 50 pairs of a record and a twin."

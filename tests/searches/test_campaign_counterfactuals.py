@@ -10,12 +10,12 @@ import torch
 from rich.console import Console
 
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals, with_counterfactuals
-from neuronfair.domain.population.plausible import PlausibleDomain
+from neuronfair.domain.population.plausible import Plausible
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.profile import interpret
-from neuronfair.render.search import compose_search
+from neuronfair.render.search import search_report
 from neuronfair.searches import evaluate as searching
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
@@ -75,7 +75,7 @@ def test_what_is_no_kind_of_twin_or_cannot_be_fitted():
 def test_counterfactuals_among_plausible_people():
     young = Young(DOMAIN)  # the plausibility of a person is 1 - a / 9
     outcome = search(NETWORK, DOMAIN, ROWS, replace(PLAN, plausible=0.6), population=young)  # a is 3 at most
-    assert isinstance(outcome.domain, PlausibleDomain)
+    assert isinstance(outcome.domain, Plausible)
     found = outcome.findings
     assert set(found.rows[usual(found.rows)][:, 0].tolist()) == {2, 3}
     # The counterfactual itself need not be plausible.
@@ -136,5 +136,5 @@ def test_people_of_a_group_that_is_hardly_there_have_no_counterfactuals():
     }
     console = Console(width=400)
     with console.capture() as written:
-        console.print(compose_search(outcome, network, Path("run")))
+        console.print(search_report(outcome, network, Path("run")))
     assert "Groups with too few records for counterfactual twins, which are left out: 1" in written.get()

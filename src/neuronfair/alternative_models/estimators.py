@@ -35,10 +35,9 @@ from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import ModelError, did_you_mean, one_line, require
 from neuronfair.model import weights
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.formats import REFITTED
+from neuronfair.model.formats import REFITTED, ModelFile
 from neuronfair.model.network import Network
 from neuronfair.model.open.estimators import is_estimator, read_file
-from neuronfair.model.open.opened import ModelFile
 from neuronfair.model.open.user_code import import_object
 from neuronfair.model.profile import interpret
 from neuronfair.model.train import list_linear_layers, train_module

@@ -18,7 +18,7 @@ from neuronfair.alternative_models.parts import LEAST, Integers, SearchTable
 from neuronfair.errors import DataError, ModelError, NeuronFairError, one_line
 from neuronfair.measure.stats import Estimate, Fit
 from neuronfair.model.decision import Decision
-from neuronfair.model.open.opened import ModelFile
+from neuronfair.model.formats import ModelFile
 from neuronfair.model.open.user_code import import_object
 
 Floats = npt.NDArray[np.float64]

@@ -12,20 +12,20 @@ from typing import Any
 import torch
 
 from neuronfair.audits.provenance import Origin
-from neuronfair.domain.schema.column_types import ExcludedColumn
+from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.domain.schema.infer import InferenceSettings, draft_domain
 from neuronfair.domain.schema.rule_mining import TakeRules
-from neuronfair.domain.schema.toml import format_domain, quote, read_domain, with_favourable
+from neuronfair.domain.schema.toml import format_domain, quoted, read_domain, with_favourable
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import JoinedColumns, Sheet
-from neuronfair.domain.tables.dataset import UNKNOWN, Dataset, limit_domain, read_table
+from neuronfair.domain.tables.dataset import UNKNOWN, Dataset, limited, read_table
 from neuronfair.domain.tables.files import read_sheet, with_columns
 from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
 from neuronfair.formatting import listing
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import OpenedModel, feature_names, wrap_model
 from neuronfair.model.open.estimators import takes_sensitive_features
-from neuronfair.model.open.names import matched_columns, source_of
+from neuronfair.model.open.names import match_columns, source_of
 
 DRAWN_RECORDS = 1000  # where no table is given
 _RAW_ENCODING = 'encode = "raw"  # the model has no names for its inputs: it gets the numbers of the table'
@@ -82,7 +82,7 @@ class AuditInput:
     domain_text: str | None = None  # of the domain file, comments included; None: as the domain is
     inferred: bool = False  # whether the domain was read off the table
     reads: tuple[str, ...] | None = None  # the columns that the model reads; None: it does not say
-    left_out: tuple[ExcludedColumn, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     remarks: tuple[str, ...] = ()  # about the table, and how it was read
     joined: JoinedColumns | None = None  # sensitive columns from another table, no inputs of a model
     source: ModelSource = ModelSource()
@@ -182,7 +182,7 @@ def read_input(
     order = None if source.columns is None else tuple(map(str, source.columns))
     if order is not None:
         _check_order(order, names, is_declared=is_declared)
-    match = partial(matched_columns, source.model if source.reads_columns else None, order or names)
+    match = partial(match_columns, source.model if source.reads_columns else None, order or names)
     if is_declared:
         domain, text = _read_domain(table.domain if isinstance(table, Dataset) else domain, sensitive_names)
         read = partial(_read_with_domain, table, source, match, domain, text)
@@ -300,13 +300,15 @@ def _read_with_domain(
 ) -> AuditInput:
     """Return a table whose domain is given."""
     reads = match(declared.names, "domain")
-    domain = limit_domain(declared, declared.names if reads is None else {*reads, *declared.sensitive})
-    left_out = tuple(ExcludedColumn(name, UNREAD) for name in declared.names if name not in domain.names)
+    domain = limited(declared, declared.names if reads is None else {*reads, *declared.sensitive})
+    left_out = tuple(LeftOut(name, UNREAD) for name in declared.names if name not in domain.names)
     if not_inputs:
         attributes = tuple(replace(a, encode="none") if a.name in not_inputs else a for a in domain.attributes)
         domain = replace(domain, attributes=attributes)
     if left_out and text is not None:
-        text = f"# Without {', '.join(quote(column.column) for column in left_out)}: {UNREAD}.\n{format_domain(domain)}"
+        text = (
+            f"# Without {', '.join(quoted(column.column) for column in left_out)}: {UNREAD}.\n{format_domain(domain)}"
+        )
     elif not_inputs and text is not None:
         text = format_domain(domain)
     if isinstance(table, Dataset):

@@ -29,7 +29,7 @@ from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.rates import audited_population, population_report
 from neuronfair.audits.wording.verdict import PENDING, conclude
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals
-from neuronfair.domain.population.model import PopulationModel, measure_quality
+from neuronfair.domain.population.model import PopulationModel, population_quality
 from neuronfair.domain.schema.toml import format_domain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.errors import NeuronFairError
@@ -194,7 +194,7 @@ class _Stages:
         fitting = count_progress(show, "Fitting the population model (columns)")
         works: list[Callable[[], Any]] = [partial(check_encoding, prepared.opened_model, data)]
         if people is None:
-            works.append(partial(measure_quality, data.domain, data.in_compared_groups.rows, seed=settings.seed))
+            works.append(partial(population_quality, data.domain, data.in_compared_groups.rows, seed=settings.seed))
         show("Checking the input encoding", 0, None)
         with Tasks(works, prepared.processes) as tasks:
             if not tasks.forked:

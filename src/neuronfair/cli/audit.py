@@ -99,10 +99,10 @@ class AuditJob:
     @property
     def input_files(self) -> tuple[Path, ...]:
         """The files that the audit reads and must not write; a regression set may grow, a baseline may be replaced."""
-        from neuronfair.domain.tables.files import split_table_name
+        from neuronfair.domain.tables.files import table_file
 
         table, model = self.table, self.model
-        data = split_table_name(table.data)[0] if table.data else None
+        data = table_file(table.data)[0] if table.data else None
         regression_set = None if self.regression_set_add else self.regression_set
         names = (
             data,
@@ -214,15 +214,15 @@ class AuditOutputs:
     def write(self, report: Report) -> None:
         """Write all files but audit.json, which the audit itself writes."""
         from neuronfair.audits.folder import FIGURES
-        from neuronfair.render.export import write_junit
-        from neuronfair.render.page import render_audit
-        from neuronfair.render.tables import write_markdown
+        from neuronfair.render.export import junit
+        from neuronfair.render.page import audit_page
+        from neuronfair.render.tables import markdown
 
-        options.write_file(self.report, render_audit(report))
+        options.write_file(self.report, audit_page(report))
         if self.junit is not None:
-            options.write_file(self.junit, write_junit(report))
+            options.write_file(self.junit, junit(report))
         if self.markdown is not None:
-            options.write_file(self.markdown, write_markdown(report))
+            options.write_file(self.markdown, markdown(report))
         if self.json is not None and realpath(self.json) != realpath(self.out / FIGURES):
             options.write_text(self.json, report.to_json())
 
@@ -246,7 +246,7 @@ def run_job(
     from neuronfair.audits.folder import WEIGHTS, recorded_file
     from neuronfair.audits.provenance import ParallelAudit
     from neuronfair.audits.run import run
-    from neuronfair.domain.population.model import read_records
+    from neuronfair.domain.population.model import read_people
     from neuronfair.domain.tables.dataset import DATASETS
     from neuronfair.render.terminal import stage_progress
     from neuronfair.scale.tasks import MOST_PROCESSES
@@ -257,7 +257,7 @@ def run_job(
     options.read_decision(job.model.decision)
     audit_input = job.table.load(job.model, job.take_rules).with_favourable(job.favourable)
     table = audit_input.data
-    population = None if job.population is None else read_records(job.population, table.domain)
+    population = None if job.population is None else read_people(job.population, table.domain)
     for remark in audit_input.remarks:
         console.print(f"Table: {remark}")
     checks = job.checks.read(table.domain)
@@ -483,8 +483,8 @@ def audit_all(
     """
     from neuronfair.audits.report import as_json
     from neuronfair.cli.audit_batch import INDEX_PAGE, AuditFile, Batch, BatchFolder
-    from neuronfair.render.export import write_batch_junit
-    from neuronfair.render.terminal import compose_index, progress_bar
+    from neuronfair.render.export import junit_of_all
+    from neuronfair.render.terminal import index_table, progress_bar
 
     pool = options.make_pool(ray, workers)
     options.check_out(junit)
@@ -512,10 +512,10 @@ def audit_all(
     index = batch.index
     batch.write()
     if junit is not None:
-        options.write_file(junit, write_batch_junit(index, batch.reports))
+        options.write_file(junit, junit_of_all(index, batch.reports))
     if output.json is not None:
         options.write_text(output.json, as_json(index))
-    console.print(compose_index(index))
+    console.print(index_table(index))
     console.print(f"Index: {out / INDEX_PAGE}", soft_wrap=True)
     for line in index.audits:
         for reason in (line.error, *line.fired) if line.state in ("failed", "error") and output.quiet else ():

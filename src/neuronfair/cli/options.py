@@ -16,7 +16,7 @@ from neuronfair import __version__
 from neuronfair.cli.app import option
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean
 from neuronfair.formatting import listing, percent, printable
-from neuronfair.model.formats import reader_of
+from neuronfair.model.formats import find_reader
 from neuronfair.parameters import INPUT, OUTPUT, common_parameter, parameter
 from neuronfair.scale.pool import Pool, Processes, Serial, cluster
 
@@ -87,7 +87,7 @@ class ModelOptions:
     def check(self) -> None:
         """Refuse a model that no reader can open."""
         if self.model is not None:
-            reader_of(self.model, weights=self.weights, trust_pickle=self.trust_pickle)
+            find_reader(self.model, weights=self.weights, trust_pickle=self.trust_pickle)
         elif self.weights is not None:
             raise NeuronFairError("--weights belongs to a --model given as package.module:name")
         elif self.preprocess is not None:
@@ -112,12 +112,12 @@ class ModelOptions:
         self, data: Dataset, console: Console, seed: int, settings: TrainingSettings | None = None
     ) -> tuple[OpenedModel, Card]:
         """Train a classifier and open it."""
-        from neuronfair.model.open.opened import Request, white_box
+        from neuronfair.model.open.opened import Request, make_white_box
 
         module, card = fit_classifier(data, console, seed, settings=settings)
         decision = read_decision(self.decision)
         request = Request(f"trained on {data.name}", data.domain, data.rows, device=self.device, decision=decision)
-        return white_box(request, "neuronfair", module), card
+        return make_white_box(request, "neuronfair", module), card
 
 
 @dataclass(frozen=True)
@@ -153,21 +153,21 @@ class TableOptions:
         if self.attributes_file is None:
             return table
         from neuronfair.domain.schema.toml import read_domain
-        from neuronfair.domain.tables import join_columns
+        from neuronfair.domain.tables import joined_columns
         from neuronfair.domain.tables.files import read_sheet
 
         domain = None if self.domain is None else read_domain(self.domain)
         joined_names = split_names(self.sensitive) or ([] if domain is None else list(domain.sensitive))
         if domain is not None:
             joined_names += [attribute.name for attribute in domain.attributes if not attribute.is_input]
-        return join_columns(
+        return joined_columns(
             read_sheet(table), read_sheet(self.attributes_file), list(dict.fromkeys(joined_names)), self.key
         )
 
     def check(self) -> None:
         """Refuse a missing table, and options that do not fit it."""
         from neuronfair.domain.tables.dataset import DATASETS
-        from neuronfair.domain.tables.files import split_table_name
+        from neuronfair.domain.tables.files import table_file
 
         name, domain, target = self.data, self.domain, self.target
         if self.key is not None and self.attributes_file is None:
@@ -180,7 +180,7 @@ class TableOptions:
             if self.attributes_file is not None:
                 raise DataError(f"{name}: has all its columns; --attributes-file is for tables of your own")
             return
-        if not split_table_name(name)[0].exists():
+        if not table_file(name)[0].exists():
             raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
         if self.encoding != "default":
             raise DataError(

@@ -70,7 +70,7 @@ def interpret(
     from neuronfair.model.network import Network
     from neuronfair.model.profile import interpret as run
     from neuronfair.plots import PICTURE_SUFFIXES, import_matplotlib, saved_figure
-    from neuronfair.render.terminal import describe_profile, list_interpretation, make_layer_table, progress_bar
+    from neuronfair.render.terminal import interpretation_json, layer_table, progress_bar, verdict
 
     options.check_out(plot, PICTURE_SUFFIXES)
     if plot is not None:
@@ -88,8 +88,8 @@ def interpret(
         profile = run(network, data.domain, data.rows, progress=show)
     worst = profile.worst
     ablation = ablate(network, data, worst.name, worst.biased, decision=opened_model.decision, seed=seed)
-    console.print(make_layer_table(profile, data.domain))
-    console.print(describe_profile(profile, ablation, data.domain))
+    console.print(layer_table(profile, data.domain))
+    console.print(verdict(profile, ablation, data.domain))
     if plot is not None:
         title = f"{data.name}: reaction of the neurons to {listing(data.domain.sensitive)}"
         with saved_figure(plot, size=(7.5, 6.2)) as figure:
@@ -98,7 +98,7 @@ def interpret(
     output.write(
         options.make_result_header(data, opened_model)
         | {"rows": len(data), "domain_fingerprint": data.domain.fingerprint}
-        | list_interpretation(profile, ablation)
+        | interpretation_json(profile, ablation)
     )
 
 
@@ -154,9 +154,9 @@ def search(
     if trained_here and not force:
         model = replace(model, model=_find_trained_model(out))
     from neuronfair.audits.provenance import Origin, replay_options, score_scale
-    from neuronfair.domain.population.model import read_records
+    from neuronfair.domain.population.model import read_people
     from neuronfair.model.weights import save_weights
-    from neuronfair.render.search import compose_search
+    from neuronfair.render.search import search_report
     from neuronfair.searches.evaluate import counterfactuals_of, with_twins
     from neuronfair.searches.methods import check_method
     from neuronfair.store.ledger import discard, make_manifest, portable_source, rows_digest
@@ -168,7 +168,7 @@ def search(
     check_method(config.method, network, config.decision)
     if not trained_here:
         options.warn_of_encoding_problem(opened_model, data, console)
-    realistic_rows = data.rows if population is None else read_records(population, data.domain)
+    realistic_rows = data.rows if population is None else read_people(population, data.domain)
     manifest = make_manifest(
         config,
         data,
@@ -190,7 +190,7 @@ def search(
     origin = Origin(
         trained_here=trained_here, weights=model.weights, trust_pickle=model.trust_pickle, preprocess=model.preprocess
     )
-    console.print(compose_search(outcome, network, out, replay_options(opened_model, origin) or ()))
+    console.print(search_report(outcome, network, out, replay_options(opened_model, origin) or ()))
     output.write(_make_search_results(outcome, data))
 
 
@@ -306,7 +306,7 @@ def compare(
     model.check()
     from neuronfair.audits.comparison import compare_methods
     from neuronfair.plots import PICTURE_SUFFIXES, import_matplotlib
-    from neuronfair.render.search import compose_comparison, plot_comparison
+    from neuronfair.render.search import compare_report, plot_comparison
     from neuronfair.render.terminal import stage_progress
     from neuronfair.searches.methods import able, check_method, current_name
 
@@ -331,7 +331,7 @@ def compare(
             opens=open_in_worker,
             pool=None if ray is None else pool,
         )
-    console.print(compose_comparison(result, data.domain))
+    console.print(compare_report(result, data.domain))
     if plot is not None:
         title = f"{data.name}, {listing(data.domain.sensitive)}: {result.seeds:,} seeds"
         plot_comparison(result, plot, title=title)

@@ -23,9 +23,9 @@ from neuronfair.domain.twins import (
     Twinning,
     TwinRows,
     check_sensitive,
-    digest_values,
+    digest,
     fits_in_int64,
-    weigh_columns,
+    key_coefficients,
 )
 from neuronfair.errors import DomainError, did_you_mean, find_repeated
 
@@ -158,12 +158,12 @@ class TableDomain(Domain):
     def fingerprint(self) -> str:
         """A digest of everything that defines the valid rows (not of the choice of sensitive attributes)."""
         bands = [(a.name, a.bands, a.band_codes) for a in self.attributes if a.bands]
-        return digest_values(self.name, self.encoding, self.outside, self.target, *self.attributes, *self.rules, *bands)
+        return digest(self.name, self.encoding, self.outside, self.target, *self.attributes, *self.rules, *bands)
 
     @cached_property
     def input_fingerprint(self) -> str:
         """A digest of the inputs and outputs of a model: attributes, their encoding, and classes, but no rules."""
-        return digest_values(self.target, *(attribute for attribute in self.attributes if attribute.is_input))
+        return digest(self.target, *(attribute for attribute in self.attributes if attribute.is_input))
 
     def with_sensitive(self, *names: str) -> TableDomain:
         """Return this domain with other sensitive attributes, and twins that differ in these only."""
@@ -314,7 +314,7 @@ class TableDomain(Domain):
 
     @cached_property
     def _key_coefficients(self) -> Tensor:
-        return weigh_columns(self._key_sizes).to(self.device)
+        return key_coefficients(self._key_sizes).to(self.device)
 
     # Tables of cells
 

@@ -204,7 +204,7 @@ def fits_in_int64(sizes: Sequence[int]) -> bool:
     return all(number < 2**63 for number in accumulate(sizes, operator.mul))
 
 
-def weigh_columns(sizes: Sequence[int]) -> Tensor:
+def key_coefficients(sizes: Sequence[int]) -> Tensor:
     """Return one coefficient per column, so that the sum of code times coefficient identifies a row: int64, (d,).
 
     Where all combinations fit they are the place values of a mixed-radix number, and otherwise odd random numbers. A
@@ -219,7 +219,7 @@ def weigh_columns(sizes: Sequence[int]) -> Tensor:
     return torch.where(torch.tensor(sizes) > 1, coefficients, 0)
 
 
-def digest_values(*parts: object) -> str:
+def digest(*parts: object) -> str:
     """Return the SHA-256 of dataclasses of plain values, by their repr."""
     return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()
 
@@ -290,4 +290,4 @@ class SampleDomain(Domain):
     def _key_coefficients(self) -> Tensor:
         sizes = self.sizes.tolist()
         sizes[self.GROUP] = 1
-        return weigh_columns(sizes).to(self.device)
+        return key_coefficients(sizes).to(self.device)

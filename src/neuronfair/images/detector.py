@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neuronfair.atomic import replace_file
-from neuronfair.domain.draws import draw_order
+from neuronfair.domain.draws import random_order
 from neuronfair.errors import ModelError, did_you_mean, one_line
 from neuronfair.images.domain import PASS
 from neuronfair.limits import check_size
@@ -138,8 +138,9 @@ def learn(
     optimiser = torch.optim.SGD(
         [{"params": g} for g in groups[: len(rates)]], lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4
     )
-    batch_size = min(IMAGES_PER_BATCH, max(16, len(pixels) // 20))  # small sets need their steps too
-    batches = max(1, len(pixels) // batch_size)
+    batches = max(
+        1, len(pixels) // min(IMAGES_PER_BATCH, max(16, len(pixels) // 20))
+    )  # small sets need their steps too
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, rates, total_steps=epochs * batches, pct_start=0.1, cycle_momentum=False
     )
@@ -237,7 +238,7 @@ def fit_attribute(
         module = _drawn(body, pixels, classes, seed)
         learn(module, pixels, labels, epochs=epochs, seed=seed)
         return module
-    order = draw_order(len(pixels), seed).to(pixels.device)
+    order = random_order(len(pixels), seed).to(pixels.device)
     held, kept = order[: len(order) // 10], order[len(order) // 10 :]
     x = torch.cat([features(detector, pixels[kept]), features(detector, pixels[kept].flip(3))])
     result = train_module(

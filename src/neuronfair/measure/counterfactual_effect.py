@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuronfair.domain.draws import draw_order
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.population.counterfactuals import (
-    DRAWS_PER_RECORD,
+    DRAWS,
     CounterfactualTwins,
     fit_counterfactuals,
-    shuffle_groups,
+    shuffled_groups,
 )
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.domain.twins import FLIPS
@@ -49,7 +49,7 @@ BASELINE_PAIRS = MEDIATOR_PAIRS // MEDIATOR_TABLES  # from each of them
 class CounterfactualSettings:
     """How many twins each record has, how many tables are shuffled and resampled, and which records are compared."""
 
-    draws: int = DRAWS_PER_RECORD
+    draws: int = DRAWS
     permutations: int = 20
     records: int | Tensor | None = None  # a number drawn at random, row numbers, or all that `MAX_TWINS` allows
 
@@ -167,10 +167,10 @@ class CounterfactualTest:
     def _learn_twins(self, number: int) -> _LearnedTwins:
         domain, table, groups = self.domain, self._clipped, self.counterfactuals.groups
         if number % 2 == 0:
-            domain, table = shuffle_groups(domain, table, derive_seed(self._seed, "shuffle", number // 2))
+            domain, table = shuffled_groups(domain, table, derive_seed(self._seed, "shuffle", number // 2))
             return _LearnedTwins(domain, table, None, fit_counterfactuals(domain, table, groups=groups))
         half = torch.zeros(len(table), dtype=torch.bool)
-        half[draw_order(len(table), derive_seed(self._seed, "half", number // 2))[: len(table) // 2]] = True
+        half[random_order(len(table), derive_seed(self._seed, "half", number // 2))[: len(table) // 2]] = True
         half = half.to(table.device)
         return _LearnedTwins(domain, table, half, fit_counterfactuals(domain, table[half], groups=groups))
 
@@ -274,7 +274,7 @@ def _choose_records(
     eligible = eligible.nonzero()[:, 0]
     limit = max(1, MAX_TWINS // (len(domain.combinations.others) * settings.draws))
     limit = min(limit, settings.records) if isinstance(settings.records, int) else limit
-    order = draw_order(len(eligible), seed)[:limit]
+    order = random_order(len(eligible), seed)[:limit]
     return eligible[order.to(eligible.device)]
 
 

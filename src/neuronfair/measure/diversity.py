@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from neuronfair.domain.draws import draw_order
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.errors import DomainError, ModelError, NeuronFairError
 from neuronfair.model.decision import Decision
@@ -89,7 +89,7 @@ def _pairwise_distances(domain: TableDomain, rows: Tensor) -> Tensor:
 
 
 def _draw_sample(rows: Tensor, count: int, seed: int) -> Tensor:
-    order = draw_order(len(rows), seed)[:count]
+    order = random_order(len(rows), seed)[:count]
     return rows[order.to(rows.device)].long()
 
 

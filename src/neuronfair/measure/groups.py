@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import MISSING, Attribute
-from neuronfair.domain.population.model import PopulationModel, UserPopulation
+from neuronfair.domain.population.model import OwnPopulation, PopulationModel
 from neuronfair.domain.rules import Rule, RuleCondition, Span
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.errors import DataError, ModelError
@@ -181,7 +181,7 @@ def learn_subgroups(
     check_rows(domain, findings, "subgroups")
     generator = torch.Generator().manual_seed(seed)
     others: Tensor | None = None
-    if isinstance(population, UserPopulation):
+    if isinstance(population, OwnPopulation):
         order = torch.randperm(len(population.rows), generator=generator).to(population.rows.device)
         records, others = (population.rows[half] for half in order.tensor_split(2))
         records = records[:samples]

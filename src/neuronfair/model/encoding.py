@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.draws import draw_order
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import Domain
 from neuronfair.errors import NeuronFairError
@@ -251,7 +251,7 @@ def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0
     points = encoding.encode(rows).cpu().numpy()
     clusters = min(SEED_CLUSTERS, len({point.tobytes() for point in points}))
     labels = torch.from_numpy(KMeans(clusters, n_init=1, random_state=seed).fit_predict(points)).long()
-    order = draw_order(len(rows), seed)
+    order = random_order(len(rows), seed)
     labels = labels[order]
     # The k-th row of its cluster comes in round k; within a round the clusters take turns.
     turn = torch.empty(len(rows), dtype=torch.int64)

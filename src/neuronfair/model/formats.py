@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from neuronfair.errors import ModelError, did_you_mean
+from neuronfair.errors import ModelError, did_you_mean, require
+from neuronfair.limits import TREE_FACTOR, check_array, check_size, read_bytes, read_members, repack
 
-OWN_WEIGHTS = "torch_modules:open_weights"
+WEIGHTS_READER = "torch_modules:open_weights"
 # The reader of each suffix: a module in `model/open/` and a function in it.
 READERS = {
-    **dict.fromkeys((".safetensors", ".npz"), OWN_WEIGHTS),
+    **dict.fromkeys((".safetensors", ".npz"), WEIGHTS_READER),
     ".pt2": "torch_modules:open_exported",
     ".onnx": "graphs.onnx_file:open",
     **dict.fromkeys((".keras", ".h5", ".hdf5"), "graphs.keras_file:open"),
@@ -24,10 +31,10 @@ _PICKLED_TORCH_SUFFIXES = {".pt", ".pth", ".ckpt", ".bin"}
 PICKLE_SUFFIXES = OPENABLE_PICKLES | _PICKLED_TORCH_SUFFIXES
 
 
-def reader_of(source: str, *, weights: str | Path | None = None, trust_pickle: bool = False) -> str:
+def find_reader(source: str, *, weights: str | Path | None = None, trust_pickle: bool = False) -> str:
     """Return the reader of a model as `module:function`; refuse by its name what cannot be opened.
 
-    >>> reader_of("package.module:make")
+    >>> find_reader("package.module:make")
     'user_code:open'
     """
     path = Path(source)
@@ -92,3 +99,76 @@ def _conversion_command(path: Path) -> str:
         'python -c "import torch, safetensors.torch as s; '
         f"s.save_file(torch.load('{path}', weights_only=True), '{target}')\""
     )
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """The file of a model, or `package.module:name`, and whether it may run a program when opened."""
+
+    source: str
+    trust_pickle: bool = field(default=False, kw_only=True)
+
+    @property
+    def path(self) -> Path:
+        """The source as a file."""
+        return Path(self.source)
+
+    @cached_property
+    def content(self) -> bytes:
+        """The content of the file, read once, so that the bytes that were checked are those that are opened."""
+        return read_bytes(self.path)
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the file."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    def error(self, reason: str) -> ModelError:
+        """Return an error that begins with the name of the source."""
+        return ModelError(f"{self.source}: {reason}")
+
+
+# Types in files of perceptrons that skops does not list as safe; opening them runs nothing.
+_SAFE_SKOPS_TYPES = {
+    "numpy.dtype",
+    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+    "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
+    "sklearn.compose._column_transformer._RemainderColsList",
+}
+
+
+def read_skops(file: ModelFile) -> Any:
+    """Return the model in a .skops archive; types that can run a program when opened need trust."""
+    skops = require("skops.io", "sklearn")
+    content = _unpack_skops(file)
+    unknown = skops.get_untrusted_types(data=content)
+    unsafe = [name for name in unknown if name not in _SAFE_SKOPS_TYPES]
+    if unsafe and not file.trust_pickle:
+        names = ", ".join(unsafe[:6]) + (", …" if len(unsafe) > 6 else "")
+        raise file.error(f"holds types that can run a program when opened: {names}. If you trust it: --trust-pickle")
+    return skops.loads(content, trusted=unknown)
+
+
+def _unpack_skops(file: ModelFile) -> bytes:
+    """Return an unpacked .skops archive; refuse one that is too large, or whose arrays are."""
+    files = read_members(file.content, file.source)
+    check_size(len(files["schema.json"]), file.source, times=TREE_FACTOR)
+    total = sum(map(len, files.values()))
+    for name, content in files.items():
+        arrays = {name: content}
+        if name.endswith(".npz"):  # a sparse matrix: an archive in the archive
+            arrays = read_members(content, file.source, extra_bytes=total)
+            total += sum(map(len, arrays.values()))
+            files[name] = repack(arrays)
+        for array in arrays:
+            if array.endswith(".npy"):
+                check_array(arrays[array])
+    bytes_read = 0
+
+    def count_bytes(entry: Mapping[str, str]) -> None:
+        nonlocal bytes_read
+        bytes_read += len(files.get(entry.get("file", ""), ""))
+
+    json.loads(files["schema.json"], object_hook=count_bytes)
+    check_size(bytes_read, file.source, times=2)  # an array that is named twice is read twice
+    return repack(files)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.schema.toml import allowed_codes, format_condition
+from neuronfair.domain.schema.toml import allowed_codes, written
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, ModelError, Unprovable, one_line
 from neuronfair.model.blackbox import Model
@@ -271,7 +271,7 @@ def rule_of(problem: Problem, low: Tensor, high: Tensor) -> str:
             return words
     except DomainError:
         pass
-    return ", ".join(format_condition(attributes[column], mask) for column, mask in met.items())
+    return ", ".join(written(attributes[column], mask) for column, mask in met.items())
 
 
 def _in_words(attribute: Attribute, met: npt.NDArray[np.bool_]) -> str:

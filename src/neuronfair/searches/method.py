@@ -16,7 +16,7 @@ from torch import Tensor
 
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.population.model import PopulationModel
-from neuronfair.domain.population.plausible import PlausibleDomain
+from neuronfair.domain.population.plausible import Plausible
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import Domain
 from neuronfair.model.blackbox import Model
@@ -177,7 +177,7 @@ class SearchContext:
         They are independent and uniform. In a search among plausible records, which are rare among such rows, they are
         the values of a random plausible record of the data set.
         """
-        if isinstance(self.domain, PlausibleDomain):
+        if isinstance(self.domain, Plausible):
             return self.domain.records[(u[..., 0] * len(self.domain.records)).long()]
         return (u * self.domain.sizes).long()
 
@@ -296,7 +296,7 @@ def one_attribute(context: SearchContext, state: State, base: Tensor, codes: Ten
 
     In a search among plausible records, moves to others are not drawn: they often have the largest weights.
     """
-    if isinstance(context.domain, PlausibleDomain):
+    if isinstance(context.domain, Plausible):
         weights = weights * context.domain.can_change(base, codes)
     chosen = choose(context, state, weights, t)
     return base.scatter(1, chosen, codes.gather(1, chosen))

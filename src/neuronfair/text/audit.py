@@ -19,8 +19,8 @@ from neuronfair import __version__
 from neuronfair.atomic import replace_file, write_text
 from neuronfair.audits.folder import FIGURES, PAGE, claimed
 from neuronfair.audits.wording.summary import NOT_MEASURED
-from neuronfair.domain.draws import Draws, draw_order
-from neuronfair.domain.twins import digest_values
+from neuronfair.domain.draws import Draws, random_order
+from neuronfair.domain.twins import digest
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean, require
 from neuronfair.formatting import exact_number, percent, plural, printable
 from neuronfair.model.blackbox import Model, score_in_batches
@@ -28,7 +28,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import Progress, show_nothing
-from neuronfair.render.export import disarm, save_as
+from neuronfair.render.export import neutral, save_as
 from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import check_method
 from neuronfair.store.ledger import versions
@@ -192,7 +192,7 @@ class TextStages:
         if text_column.labels is None:
             return None
         labels = dict(zip(text_column.texts, text_column.labels, strict=True))
-        order = draw_order(len(self.domain.texts), self.settings.seed)[: self.pairs.measured].tolist()
+        order = random_order(len(self.domain.texts), self.settings.seed)[: self.pairs.measured].tolist()
         texts = [self.domain.texts[number].text for number in order]
         return self.model.accuracy(texts, [labels[text] for text in texts])
 
@@ -440,8 +440,8 @@ def _write_manifest(settings: TextSettings, lexicon: Lexicon, texts: Sequence[An
     return {
         "audit": "texts",
         **versions(),
-        "rows": digest_values(*map(str, texts)),
-        "sensitive": [lexicon.name, digest_values(lexicon.concepts, lexicon.groups)],
+        "rows": digest(*map(str, texts)),
+        "sensitive": [lexicon.name, digest(lexicon.concepts, lexicon.groups)],
         "settings": {"seed": settings.seed},
     }
 
@@ -459,7 +459,7 @@ def write_results(folder: Path, audit: TextAudit) -> None:
             texts, others = audit.domain.write(rows), audit.domain.write(twins)
             pairs = zip(texts, others, rows[:, GROUP].tolist(), twins[:, GROUP].tolist(), strict=True)
             for text, twin, group, other in pairs:
-                writer.writerow([search.method, disarm(text), disarm(twin), groups[group], groups[other]])
+                writer.writerow([search.method, neutral(text), neutral(twin), groups[group], groups[other]])
 
 
 # The report

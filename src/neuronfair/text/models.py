@@ -23,8 +23,8 @@ from neuronfair.atomic import write_text
 from neuronfair.errors import ModelError, NeuronFairError, RunError, did_you_mean, one_line, require
 from neuronfair.limits import TREE_FACTOR, read_bytes
 from neuronfair.model.decision import Decision
+from neuronfair.model.formats import ModelFile
 from neuronfair.model.open import estimators, user_code
-from neuronfair.model.open.opened import ModelFile
 from neuronfair.model.weights import fingerprint
 from neuronfair.text.network import MAX_TOKENS, TokenModel
 

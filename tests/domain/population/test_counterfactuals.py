@@ -11,7 +11,7 @@ import torch
 from benchmarks.truth.worlds import World
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population import counterfactuals as carrying
-from neuronfair.domain.population.counterfactuals import fit_counterfactuals, shuffle_groups, with_counterfactuals
+from neuronfair.domain.population.counterfactuals import fit_counterfactuals, shuffled_groups, with_counterfactuals
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
@@ -103,13 +103,13 @@ def test_where_both_groups_are_alike_a_counterfactual_is_the_same_person():
 
 def test_shuffled_groups_are_as_many_and_keep_the_other_rules():
     domain, rows = workers(RULES)
-    free, shuffled = shuffle_groups(domain, rows, seed=1)
+    free, shuffled = shuffled_groups(domain, rows, seed=1)
     assert [rule.name for rule in free.rules] == [RULES[0].name]
     assert torch.equal(shuffled[:, 1:], rows[:, 1:])
     assert shuffled[:, 0].sum() == rows[:, 0].sum()
     assert not torch.equal(shuffled, rows)
     assert bool(free.valid(shuffled).all())
-    assert not torch.equal(shuffled, shuffle_groups(domain, rows, seed=2)[1])
+    assert not torch.equal(shuffled, shuffled_groups(domain, rows, seed=2)[1])
 
 
 def test_draws_belong_to_the_person(monkeypatch):
@@ -122,7 +122,7 @@ def test_draws_belong_to_the_person(monkeypatch):
     assert torch.equal(among, twins[:, order])
     alone, _ = drawn(how, with_counterfactuals(domain, how), rows[7:9])
     assert torch.equal(alone, twins[:, 7:9])
-    monkeypatch.setattr(carrying, "BATCH_TWINS", 77)
+    monkeypatch.setattr(carrying, "AT_ONCE", 77)
     small, small_valid = drawn(how, domain, rows)
     assert torch.equal(small, twins)
     assert torch.equal(small_valid, valid)

@@ -8,7 +8,7 @@ import torch
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals
-from neuronfair.domain.population.latent import _truncated_moments
+from neuronfair.domain.population.latent import _truncated
 from neuronfair.domain.table import TableDomain
 
 GROUP = Attribute("group", "flag", values=("a", "b"), encode="none")
@@ -53,7 +53,7 @@ def test_moments_of_a_number_between_two_others():
         weight = np.exp(-(grid**2) / 2)
         mean = (grid * weight).sum() / weight.sum()
         variance = ((grid - mean) ** 2 * weight).sum() / weight.sum()
-        found = _truncated_moments(np.array([low]), np.array([high]))
+        found = _truncated(np.array([low]), np.array([high]))
         assert found[0][0] == pytest.approx(mean, abs=1e-4)
         assert found[1][0] == pytest.approx(variance, abs=1e-3)
-    assert _truncated_moments(np.array([1.0]), np.array([1.0001]))[0][0] == pytest.approx(1.00005)
+    assert _truncated(np.array([1.0]), np.array([1.0001]))[0][0] == pytest.approx(1.00005)

@@ -12,8 +12,8 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals
 from neuronfair.domain.population.model import fit_population
 from neuronfair.domain.population.storage import (
-    _digest_parts,
-    _text_tensor,
+    _bytes,
+    _digest,
     load_counterfactuals,
     load_population,
     save_counterfactuals,
@@ -94,7 +94,7 @@ def forged(path, name, change):
     del parts["digest"]
     sealed = {key: part for key, part in parts.items() if key != "domain"}
     sealed[name] = change(sealed[name].clone())
-    path.write_bytes(save(sealed | {"domain": parts["domain"], "digest": _text_tensor(_digest_parts(sealed))}))
+    path.write_bytes(save(sealed | {"domain": parts["domain"], "digest": _bytes(_digest(sealed))}))
 
 
 def test_a_small_file_cannot_ask_for_much_memory(path, model, monkeypatch):

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from neuronfair import TableEncoding, infer_domain, read_table
-from neuronfair.domain.cells import DECIMAL_MARKS
-from neuronfair.domain.schema.column_types import ExcludedColumn, infer_column
-from neuronfair.domain.schema.infer import InferenceSettings, draft_domain, guess_favourable, suggest_favourable
+from neuronfair.domain.cells import DECIMALS
+from neuronfair.domain.schema.column_types import LeftOut, infer_column
+from neuronfair.domain.schema.infer import InferenceSettings, draft_domain, favourable_guess, suggested
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.tables import Cells
 from neuronfair.domain.tables.dataset import DATASETS, ENCODINGS, catalog_domain
@@ -249,10 +249,10 @@ def test_identifiers_are_left_out_and_measurements_are_not(tmp_path):
 
 
 def test_an_empty_column_that_the_model_reads_has_one_value():
-    found = infer_column("note", Cells.of(["", "?", ""]), DECIMAL_MARKS, keep=True)
+    found = infer_column("note", Cells.of(["", "?", ""]), DECIMALS, keep=True)
     assert found.parts == {"kind": "nominal", "values": ["missing"], "missing": "missing"}
     assert found.comment.startswith("0 different, 3 empty")
-    assert infer_column("note", Cells.of([]), DECIMAL_MARKS, keep=True) == ExcludedColumn("note", "every cell is empty")
+    assert infer_column("note", Cells.of([]), DECIMALS, keep=True) == LeftOut("note", "every cell is empty")
 
 
 def test_the_columns_of_the_model_are_kept_and_no_others(tmp_path):
@@ -339,8 +339,8 @@ def test_odd_cells_break_no_line_of_the_draft(tmp_path):
 
 
 def entry(values):
-    found = infer_column("x", Cells.of([f"{value:.9g}" for value in values]), DECIMAL_MARKS, keep=True)
-    assert not isinstance(found, ExcludedColumn)
+    found = infer_column("x", Cells.of([f"{value:.9g}" for value in values]), DECIMALS, keep=True)
+    assert not isinstance(found, LeftOut)
     return parse_domain(f"sensitive = ['s']\n[attributes]\n{found}\ns = {{ kind = 'flag' }}").attributes[0], found
 
 
@@ -460,8 +460,8 @@ def test_columns_that_say_the_same_are_tied():
 )
 def test_clear_words_are_suggested_and_not_taken(column, classes, hoped):
     for order in (classes, classes[::-1]):
-        assert suggest_favourable(column, order) == hoped
-        assert guess_favourable(column, order)[0] == hoped
+        assert suggested(column, order) == hoped
+        assert favourable_guess(column, order)[0] == hoped
 
 
 @pytest.mark.parametrize(
@@ -488,12 +488,12 @@ def test_clear_words_are_suggested_and_not_taken(column, classes, hoped):
     ],
 )
 def test_doubtful_words_are_left_to_the_user(column, classes):
-    assert suggest_favourable(column, classes) is None
-    assert guess_favourable(column, classes)[0] in classes
+    assert suggested(column, classes) is None
+    assert favourable_guess(column, classes)[0] in classes
 
 
 def test_harm_suggests_the_other_class():
-    assert guess_favourable("arrested", ("no", "yes"))[0] == "no"
+    assert favourable_guess("arrested", ("no", "yes"))[0] == "no"
 
 
 def test_the_draft_of_a_domain_suggests_it_in_a_comment(tmp_path):
@@ -520,7 +520,7 @@ def test_infinite_numbers_are_named():
     assert any(
         remark.startswith("wage: has numbers such as inf, so each number is a label") for remark in draft.remarks
     )
-    assert draft.left_out == (ExcludedColumn("all", "has numbers such as -inf: replace them, or leave them empty"),)
+    assert draft.left_out == (LeftOut("all", "has numbers such as -inf: replace them, or leave them empty"),)
 
 
 def test_many_small_groups_are_counted():

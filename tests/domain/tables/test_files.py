@@ -20,7 +20,7 @@ from neuronfair.cli.options import TableOptions
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.tables import MAX_COLUMNS, files
 from neuronfair.domain.tables.dataset import read_table
-from neuronfair.domain.tables.files import read_header, read_sheet, split_table_name
+from neuronfair.domain.tables.files import read_header, read_sheet, table_file
 from neuronfair.errors import DataError
 from neuronfair.limits import SIZE_VARIABLE, TooLargeError
 from tests.bombs import lying_archive, zipped
@@ -132,7 +132,7 @@ def test_a_packed_table_is_unpacked_up_to_the_limit_only(tmp_path, monkeypatch):
 @pytest.mark.parametrize("large", [0, 10**9])
 def test_the_cells_of_a_table_are_counted(tmp_path, monkeypatch, large):
     """32 bytes a cell before it is read; while it is read, different texts count for more than equal ones."""
-    monkeypatch.setattr(files, "MIN_QUICK", large)
+    monkeypatch.setattr(files, "LARGE", large)
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
     with pytest.raises(TooLargeError):
         sheet(tmp_path, "a,b,c,d\n" + ",,,\n" * 8000)
@@ -144,7 +144,7 @@ def test_the_cells_of_a_table_are_counted(tmp_path, monkeypatch, large):
 
 def test_equal_cells_are_kept_once(tmp_path, monkeypatch):
     for large in (0, 10**9):  # for both readers
-        monkeypatch.setattr(files, "MIN_QUICK", large)
+        monkeypatch.setattr(files, "LARGE", large)
         read = sheet(tmp_path, "a,b\nlong,x\nlong , x\n")
         assert read.columns["a"].texts == ["long"]
         assert read.columns == {"a": ["long", "long"], "b": ["x", "x"]}
@@ -259,7 +259,7 @@ def test_a_name_that_comes_twice_is_refused_only_where_it_is_used(tmp_path):
 
 
 def test_the_quick_reader_leaves_large_cells_to_the_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MIN_QUICK", 0)
+    monkeypatch.setattr(files, "LARGE", 0)
     with pytest.raises(DataError, match="cannot be read as CSV"):
         sheet(tmp_path, "a,b\n1," + "x" * 200_000 + "\n")
 
@@ -271,14 +271,14 @@ def test_both_readers_of_csv_files_agree(parts):
 
     def read() -> object:
         try:
-            found = files._read_text_table(("a,b\n1,2\n" + "".join(parts)).encode(), Path("t.csv"))
+            found = files._text(("a,b\n1,2\n" + "".join(parts)).encode(), Path("t.csv"))
         except DataError as error:
             return str(error)
         return {name: list(cells) for name, cells in found.columns.items()}, list(found.lines), found.copies
 
     with pytest.MonkeyPatch.context() as patch:
         plainly = read()
-        patch.setattr(files, "MIN_QUICK", 0)
+        patch.setattr(files, "LARGE", 0)
         assert read() == plainly
 
 
@@ -524,7 +524,7 @@ def test_a_hostile_database(tmp_path, monkeypatch):
 def test_a_name_inside_is_for_files_that_hold_several(tmp_path):
     path = tmp_path / "a::b.csv"
     path.write_bytes(CSV)
-    assert split_table_name(path) == (path, None)
+    assert table_file(path) == (path, None)
     assert cells(path) == CELLS
     (tmp_path / "t.csv").write_bytes(CSV)
     with pytest.raises(DataError, match="is one table, so '::people' names nothing in it"):

@@ -92,7 +92,7 @@ def test_codes_outside_their_bounds_keep_their_cells(categorical):
 
 
 def test_an_encoder_that_knows_the_mark_of_an_empty_cell_is_given_it():
-    table = table_inputs(OUTSIDE, known={"a": ["?", "x", "y", "z"]}).of_rows(OUTSIDE.from_table(CELLS))
+    table = table_inputs(OUTSIDE, categories={"a": ["?", "x", "y", "z"]}).of_rows(OUTSIDE.from_table(CELLS))
     assert table["a"].tolist() == CELLS["a"]
 
 
@@ -184,3 +184,60 @@ def test_a_dtype_of_the_table_is_kept_only_if_it_holds_all_values_of_the_domain(
     made = inputs.of_rows(torch.arange(high + 1)[:, None] * torch.tensor([1, 0]))["wage"]
     assert (made.dtype == dtype) is kept
     assert made.astype(float).tolist() == list(range(high + 1))
+
+
+GRADES = pd.DataFrame({"grade": [0, 1, 2, 3] * 3, "sex": ["f", "m"] * 6, "age": [20, 30, 40, 50, 60, 70] * 2})
+
+
+def grade_model(encoder: str, table, scaled=("age",), encoded=("grade", "sex")):
+    """A pipeline that encodes and scales columns, fitted to predict whether the age is above 40."""
+    skl = pytest.importorskip("sklearn.preprocessing", reason="the package scikit-learn is not installed")
+    from sklearn.compose import make_column_transformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    columns = make_column_transformer(
+        (getattr(skl, encoder)(), list(encoded)), (skl.StandardScaler(), list(scaled)), remainder="drop"
+    )
+    return make_pipeline(columns, LogisticRegression()).fit(table, table["age"] + 5 * (GRADES["grade"] > 1) > 40)
+
+
+@pytest.mark.parametrize("encoder", ["OneHotEncoder", "OrdinalEncoder"])
+@pytest.mark.parametrize("text", ["{}", "0{}"])  # an inferred domain has "0" as a number, and "00" as a label
+def test_encoders_of_numbers_read_columns_of_texts_that_spell_them(encoder, text):
+    model = grade_model(encoder, GRADES)
+    texts = GRADES.assign(grade=[text.format(grade) for grade in GRADES["grade"]], late=GRADES["age"] > 40)
+    found = read(texts, model=model, sensitive=["sex"], target="late")
+    expected = model.predict_proba(GRADES)
+    opened = wrap_model(model, found.data.domain, found.data)
+    order = list(map(str, found.data.domain.target.classes))
+    expected = expected[:, [["False", "True"].index(name) for name in order]]
+    np.testing.assert_allclose(opened.model.scores(found.data.rows).numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(opened.scores_of_frame(texts), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "scaled", "fitted", "grade", "says"),
+    [
+        (
+            ("sex",),
+            ("age", "grade"),
+            int,
+            Attribute("grade", "nominal", values=("g0", "g1")),
+            r"'grade' \(fitted to numbers, gets texts\)$",
+        ),
+        (
+            ("sex", "grade"),
+            ("age",),
+            "g{}".format,
+            Attribute("grade", "ordinal", low=0, high=3),
+            r"'grade' \(fitted to texts, gets numbers\)$",
+        ),
+    ],
+)
+def test_a_refusal_names_the_columns_of_another_type(encoded, scaled, fitted, grade, says):
+    model = grade_model("OneHotEncoder", GRADES.assign(grade=GRADES["grade"].map(fitted)), scaled, encoded)
+    sex, age = Attribute("sex", "nominal", values=("f", "m")), Attribute("age", "ordinal", low=20, high=70)
+    domain = TableDomain("grades", (grade, sex, age), ("sex",))
+    with pytest.raises(ModelError, match=f"Types differ from its training: {says}"):
+        wrap_model(model, domain, domain.sample(9, torch.Generator().manual_seed(0)))

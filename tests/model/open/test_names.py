@@ -15,7 +15,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.open import feature_names, wrap_model
 from neuronfair.model.open.graphs.keras_layers import without_numpy_warning
-from neuronfair.model.open.names import input_names, matched_columns, selected_columns, single_columns
+from neuronfair.model.open.names import list_input_names, list_selected_columns, list_single_columns, match_columns
 
 os.environ.setdefault("KERAS_BACKEND", "torch")  # read once, when Keras is imported
 pandas = pytest.importorskip("pandas", reason="the package pandas is not installed")
@@ -35,7 +35,7 @@ Y = (X["age"] > 0).astype(int)
 
 
 def columns_of(model, known, *, trust_pickle=False):
-    return matched_columns(model, feature_names(model, trust_pickle=trust_pickle), known)
+    return match_columns(model, feature_names(model, trust_pickle=trust_pickle), known)
 
 
 def dropping(final=None):
@@ -63,10 +63,10 @@ def test_a_pipeline_reads_what_its_first_step_does_not_drop(model):
 def test_several_models_read_what_one_of_them_reads():
     tall = make_pipeline(make_column_transformer((StandardScaler(), ["height", "hours"])), LogisticRegression())
     both, bare = [("a", dropping()), ("b", tall)], [("a", dropping()), ("b", LogisticRegression())]
-    assert set(input_names(VotingClassifier(both).fit(X, Y))) == {"age", "hours", "height"}
-    assert set(input_names(StackingClassifier(both, cv=2).fit(X, Y))) == {"age", "hours", "height"}
-    assert input_names(VotingClassifier(bare).fit(X, Y)) == NAMES
-    assert input_names(StackingClassifier(both, cv=2, passthrough=True).fit(X, Y)) == NAMES
+    assert set(list_input_names(VotingClassifier(both).fit(X, Y))) == {"age", "hours", "height"}
+    assert set(list_input_names(StackingClassifier(both, cv=2).fit(X, Y))) == {"age", "hours", "height"}
+    assert list_input_names(VotingClassifier(bare).fit(X, Y)) == NAMES
+    assert list_input_names(StackingClassifier(both, cv=2, passthrough=True).fit(X, Y)) == NAMES
 
 
 def test_several_models_are_given_what_each_of_them_reads():
@@ -83,21 +83,21 @@ def test_several_models_are_given_what_each_of_them_reads():
 
 
 def test_columns_may_be_chosen_in_any_way():
-    assert selected_columns(NAMES, "age") == ["age"]
+    assert list_selected_columns(NAMES, "age") == ["age"]
     assert (
-        selected_columns(NAMES, [0, 3])
-        == selected_columns(NAMES, np.array([True, False, False, True]))
+        list_selected_columns(NAMES, [0, 3])
+        == list_selected_columns(NAMES, np.array([True, False, False, True]))
         == ["id", "height"]
     )
     assert (
-        selected_columns(NAMES, slice(2, None))
-        == selected_columns(NAMES, slice("hours", "height"))
+        list_selected_columns(NAMES, slice(2, None))
+        == list_selected_columns(NAMES, slice("hours", "height"))
         == ["hours", "height"]
     )
-    assert selected_columns(NAMES, slice(None, "age")) == ["id", "age"]
+    assert list_selected_columns(NAMES, slice(None, "age")) == ["id", "age"]
     rest = ColumnTransformer([("words", "drop", ["id"])], remainder="passthrough").fit(X)
-    assert input_names(rest) == NAMES[1:]
-    assert input_names(ColumnTransformer([("all", "passthrough", [0])]).fit(X.to_numpy())) is None
+    assert list_input_names(rest) == NAMES[1:]
+    assert list_input_names(ColumnTransformer([("all", "passthrough", [0])]).fit(X.to_numpy())) is None
 
 
 def test_flags_of_single_values_and_blanks_count_for_their_column():
@@ -129,10 +129,10 @@ def test_a_column_that_is_missing_is_named():
 
 
 def test_graphs_have_names_if_each_input_is_a_column():
-    assert single_columns([("age", [1]), ("job", []), ("sex", [None])]) == ["age", "job", "sex"]
-    assert single_columns([("numbers", [12]), ("job", [1])]) is None
-    assert single_columns([("numbers", [1])]) is None
-    assert single_columns([("pixels", [1, 1]), ("job", [1])]) is None
+    assert list_single_columns([("age", [1]), ("job", []), ("sex", [None])]) == ["age", "job", "sex"]
+    assert list_single_columns([("numbers", [12]), ("job", [1])]) is None
+    assert list_single_columns([("numbers", [1])]) is None
+    assert list_single_columns([("pixels", [1, 1]), ("job", [1])]) is None
 
 
 def test_keras(tmp_path):

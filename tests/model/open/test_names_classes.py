@@ -15,7 +15,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.cells import canonical_number
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.frames import category_cells, cells_of
-from neuronfair.model.open.names import class_note, class_order
+from neuronfair.model.open.names import describe_classes, match_classes
 
 pd = pytest.importorskip("pandas", reason="the package pandas is not installed")
 
@@ -53,8 +53,8 @@ sex = {{ kind = "ordinal", low = 0, high = 1 }}
 )
 def test_only_the_same_classes_are_matched(classes, own, order):
     domain = domain_of(*classes)
-    assert class_order(domain, own) == order
-    assert bool(class_note(domain, own)) == (order is None)
+    assert match_classes(domain, own) == order
+    assert bool(describe_classes(domain, own)) == (order is None)
 
 
 @pytest.mark.parametrize("model", [LogisticRegression(), DecisionTreeClassifier(max_depth=3)], ids=repr)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from neuronfair.audits.report import EncodingCheckReport, EncodingLevel
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.draws import draw_order
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.formatting import percent
 from neuronfair.measure.rate import Rate
@@ -38,7 +38,7 @@ _TURN = "Check encode, center, scale, the order of attributes and values, and th
 def check_encoding(opened_model: OpenedModel, data: Dataset) -> EncodingCheckReport:
     """Return whether the inputs seem to be encoded as in training: ok, suspicious or wrong, and the metrics."""
     decision = opened_model.decision
-    order = draw_order(len(data), 0)[:ROWS]
+    order = random_order(len(data), 0)[:ROWS]
     data = data.take(order.to(data.rows.device))
     with uncounted(opened_model.model):
         records = prepare_records(opened_model, data)

@@ -27,7 +27,7 @@ from neuronfair.audits.report.attribute import (
 from neuronfair.audits.stages.case import NEAR, AttributeAudit, AttributeCase
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import direction
-from neuronfair.domain.draws import draw_order
+from neuronfair.domain.draws import random_order
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 from neuronfair.measure.diversity import count_regions, mean_distance, measure_coverage
@@ -414,7 +414,7 @@ def find_subgroups(case: AttributeCase, audit: AttributeAudit, progress: Progres
         return
     if case.pair_domain is not case.domain:  # the rate of the same people, compared with plausible twins only
         rate = case.rate(case.population or "domain", case.pair_domain)
-    rows = rows[draw_order(len(rows), case.seed)[:MAX_FINDINGS].to(rows.device)]
+    rows = rows[random_order(len(rows), case.seed)[:MAX_FINDINGS].to(rows.device)]
     try:
         result = learn_subgroups(
             case.model,

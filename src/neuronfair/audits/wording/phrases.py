@@ -31,7 +31,7 @@ from neuronfair.audits.report.counterfactual import (
     ResolvingAttribute,
     SensitivityReport,
 )
-from neuronfair.domain.attribute import Attribute, find_parents
+from neuronfair.domain.attribute import Attribute, causal_graph
 from neuronfair.domain.population.plausible import PlausibleTwins
 from neuronfair.domain.population.trees import parents_from_graph
 from neuronfair.domain.table import TableDomain
@@ -368,7 +368,7 @@ def counterfactual_report(
 
 def assumptions(domain: TableDomain) -> Assumptions:
     """Return what a user declared about causes: a graph, attributes that the group does not change, or nothing."""
-    if find_parents(domain.attributes) is not None:
+    if causal_graph(domain.attributes) is not None:
         return "graph declared"
     return (
         "held fixed" if any(a.fixed for a in domain.attributes if a.name not in domain.sensitive) else "none declared"
@@ -418,14 +418,14 @@ def _sensitivity(domain: TableDomain, found: Sensitivity | None) -> SensitivityR
 
 def _graph(domain: TableDomain) -> tuple[str, ...]:
     """Return the declared causal graph, a line for each attribute; nothing where none is declared."""
-    if find_parents(domain.attributes) is None:
+    if causal_graph(domain.attributes) is None:
         return ()
     return tuple(f"{a.name} <- {', '.join(a.causes or ())}".rstrip() for a in domain.attributes)
 
 
 def _graph_note(domain: TableDomain) -> str:
     """Return that by the declared graph nothing that twins may change depends on the group; empty if something does."""
-    parents = find_parents(domain.attributes)
+    parents = causal_graph(domain.attributes)
     if parents is None:
         return ""
     moved = set(domain.sensitive_columns)

@@ -16,16 +16,15 @@ from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
-from neuronfair.model.formats import OWN_WEIGHTS, reader_of
+from neuronfair.model.formats import WEIGHTS_READER, ModelFile, find_reader
 from neuronfair.model.network import Network
-from neuronfair.model.open.names import input_names, source_of
+from neuronfair.model.open.names import list_input_names, source_of
 from neuronfair.model.open.opened import (
-    ModelFile,
     OpenedModel,
     Request,
-    for_whole_domain,
-    restricted_to_inputs,
-    with_preprocess,
+    add_preprocess_fingerprint,
+    extend_to_domain,
+    restrict_to_inputs,
 )
 
 __all__ = ["OpenedModel", "feature_names", "wrap_model"]
@@ -67,16 +66,16 @@ def wrap_model(
         preprocess = _import_preprocess(whole, preprocess)
     whole = replace(whole, preprocess=preprocess)
     # Networks and black boxes are made for rows of the whole domain.
-    request = whole if isinstance(model, (Network, BlackBox)) else restricted_to_inputs(whole)
+    request = whole if isinstance(model, (Network, BlackBox)) else restrict_to_inputs(whole)
     if in_memory:
         opened: OpenedModel = _reader("user_code").open_object(request, model)
     else:
-        name = reader_of(source, weights=weights, trust_pickle=trust_pickle)
-        if preprocess is not None and name == OWN_WEIGHTS:
+        name = find_reader(source, weights=weights, trust_pickle=trust_pickle)
+        if preprocess is not None and name == WEIGHTS_READER:
             raise request.error("preprocess is not for weights of this package, whose inputs the domain declares")
         module, _, function = name.partition(":")
         opened = getattr(_reader(module), function)(request)
-    return with_preprocess(opened if request is whole else for_whole_domain(whole, opened), preprocess)
+    return add_preprocess_fingerprint(opened if request is whole else extend_to_domain(whole, opened), preprocess)
 
 
 def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] | None:
@@ -85,9 +84,9 @@ def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] 
     None if they have none, or if only a call would make the model.
     """
     if not isinstance(model, (str, Path)):
-        names = input_names(model)
+        names = list_input_names(model)
     else:
-        reader = _reader(reader_of(str(model), trust_pickle=trust_pickle).partition(":")[0])
+        reader = _reader(find_reader(str(model), trust_pickle=trust_pickle).partition(":")[0])
         names = reader.names(ModelFile(str(model), trust_pickle=trust_pickle)) if hasattr(reader, "names") else None
     return None if names is None else tuple(names)
 

@@ -16,7 +16,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.limits import check_size
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.model.open.names import class_order
+from neuronfair.model.open.names import match_classes
 from neuronfair.model.open.opened import ModelInputs, Request
 
 POINTS = 17  # values of a number at which a straight line is checked, both ends among them
@@ -293,7 +293,7 @@ def _output_layers(request: Request, final: Any) -> list[dict[str, nn.Module]]:
     last = _linear(final.coefs_[-1], final.intercepts_[-1]) if perceptron else _linear(*(_weights(final) or ()))
     if not hasattr(final, "classes_"):
         return [{"output": last}]
-    order = class_order(request.domain, final.classes_)
+    order = match_classes(request.domain, final.classes_)
     output = _class_scores(last, order)
     ends: list[dict[str, nn.Module]] = [{"output": output, "probabilities": nn.Softmax(dim=1)}]
     if not perceptron:

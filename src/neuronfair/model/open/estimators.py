@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -14,42 +13,41 @@ import numpy as np
 from torch import Tensor, nn
 
 from neuronfair.errors import NeuronFairError, one_line, require
-from neuronfair.limits import TREE_FACTOR, TooLargeError, check_array, check_size, read_members, repack
+from neuronfair.limits import TooLargeError
 from neuronfair.model.blackbox import BlackBox, as_scores
 from neuronfair.model.decision import Scale
+from neuronfair.model.formats import ModelFile, read_skops
 from neuronfair.model.open.estimator_networks import NotLinear, has_unknown_code, is_network, is_perceptron, network_of
-from neuronfair.model.open.frames import estimator_inputs, function_inputs
+from neuronfair.model.open.frames import describe_mistyped_columns, estimator_inputs, function_inputs
 from neuronfair.model.open.names import (
     CONSTANTS,
-    WRAPPERS,
+    EstimatorParts,
     Labels,
-    answer_labels,
-    class_note,
-    class_order,
-    input_names,
-    ordered,
-    shortened,
+    describe_classes,
+    find_inner_model,
+    find_labels,
+    list_input_names,
+    match_classes,
+    order_classes,
+    shorten_list,
+    split_pipeline,
 )
 from neuronfair.model.open.opened import (
     TOLERANCE,
-    ModelFile,
     ModelInputs,
     OpenedModel,
     Request,
-    black_box,
-    fingerprinted_by_scores,
-    white_box,
+    fingerprint_by_scores,
+    make_black_box,
+    make_white_box,
 )
 from neuronfair.model.open.trees import FILES, forest_of, framework, tree_columns
 from neuronfair.model.open.trees.xgboost import BoosterPredictor
 
 MAX_COLUMNS_SHOWN = 30  # in a note
-GROUPS = "sensitive_features"  # the argument of Fairlearn's models for the demographic groups
+GROUPS_ARGUMENT = "sensitive_features"  # the argument of Fairlearn's models for the demographic groups
 # The most informative first; `_pmf_predict` of Fairlearn is the probability of decisions that are drawn at random.
-_METHODS = ("predict_proba", "decision_function", "_pmf_predict", "predict")
-
-
-EstimatorParts = tuple[list[Any], Any]  # the transformers of a pipeline, nested ones too, and its final estimator
+_PREDICT_METHODS = ("predict_proba", "decision_function", "_pmf_predict", "predict")
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class PredictMethod:
     are those that it reads, where they are known.
     """
 
-    answer: Callable[[Any], Any]
+    predict: Callable[[Any], Any]
     classes: Any = None
     decisions: bool = False
     probability: bool | None = None
@@ -71,63 +69,65 @@ class PredictMethod:
 
 @dataclass(frozen=True)
 class FittedModel:
-    """A model with the inputs that it accepts, and its `answers` to the tried rows of the request."""
+    """A model with the inputs that it accepts, and its `predictions` to the tried rows of the request."""
 
     request: Request
     kind: str
     method: PredictMethod
     inputs: ModelInputs
-    answers: np.ndarray
+    predictions: np.ndarray
     labels: Labels | None
     scale: Scale | None = None  # of its scores, where its kind fixes it
     unassessed: str = ""  # why its decisions cannot be compared with labels
 
     @staticmethod
-    def of(request: Request, kind: str, method: PredictMethod, ways: Sequence[ModelInputs]) -> FittedModel:
-        """Return the model with the first of several inputs that it accepts."""
-        inputs, answers = _first_accepted(request, ways, lambda table: _as_array(method.answer(table)))
-        labels = answer_labels(request.domain, _flat(answers)) if method.classes is None else None
+    def of(
+        request: Request, kind: str, method: PredictMethod, candidates: Sequence[ModelInputs], estimator: Any = None
+    ) -> FittedModel:
+        """Return the model with the first of several inputs that it accepts; the `estimator` explains why it fails."""
+        inputs, predictions = _find_accepted_inputs(request, method, candidates, estimator)
+        labels = find_labels(request.domain, _flatten_single_column(predictions)) if method.classes is None else None
         if inputs.by_position is None:
-            by_position = ignores_names(method.answer, inputs.of_rows(request.trial_rows), answers)
+            by_position = ignores_names(method.predict, inputs.of_rows(request.trial_rows), predictions)
             inputs = replace(inputs, by_position=by_position)
-        return FittedModel(request, kind, method, inputs, answers, labels)
+        return FittedModel(request, kind, method, inputs, predictions, labels)
 
-    def scores_of(self, answers: np.ndarray) -> np.ndarray:
-        """Return answers as scores in the order of the domain's classes: (n, outputs)."""
+    def scores_of(self, predictions: np.ndarray) -> np.ndarray:
+        """Return predictions as scores in the order of the domain's classes: (n, outputs)."""
         if self.labels is not None:
-            return self.labels.scores(_flat(answers))
+            return self.labels.scores(_flatten_single_column(predictions))
         classes = self.method.classes
         if self.method.decisions:
-            answers = (answers.reshape(len(answers), 1) == np.asarray(classes)).astype(float)
-        return as_scores(ordered(answers, class_order(self.request.domain, classes)))
+            predictions = (predictions.reshape(len(predictions), 1) == np.asarray(classes)).astype(float)
+        return as_scores(order_classes(predictions, match_classes(self.request.domain, classes)))
 
     @property
     def scores(self) -> ModelInputs:
         """What computes the model's scores."""
-        return self.inputs.then(lambda table: self.scores_of(_as_array(self.method.answer(table))))
+        return self.inputs.then(lambda table: self.scores_of(_to_array(self.method.predict(table))))
 
     def features(self, steps: Sequence[Any]) -> ModelInputs:
         """Return what computes the features that steps make of the inputs."""
-        found = self.inputs
+        features = self.inputs
         for step in steps:
-            found = found.then(_quiet(step.transform))
-        return found
+            features = features.then(ignore_warnings(step.transform))
+        return features
 
     def note(self, *remarks: str) -> str:
         """Return what the user must know about how the model is called."""
         inputs, in_order = self.inputs, ""
         if inputs.by_position and inputs.of_numbers is None:
-            columns = shortened(self.request.domain.names, MAX_COLUMNS_SHOWN)
+            columns = shorten_list(self.request.domain.names, MAX_COLUMNS_SHOWN)
             in_order = (
                 f"its inputs have no names, so columns are matched by position, in the order of the table: {columns}"
             )
-        classes = class_note(self.request.domain, self.method.classes)
+        classes = describe_classes(self.request.domain, self.method.classes)
         labels = "" if self.labels is None else self.labels.note
-        first, *others = remarks
-        return "; ".join(filter(None, (first, inputs.note, in_order, classes, labels, self.method.note, *others)))
+        parts = (*remarks[:1], inputs.note, in_order, classes, labels, self.method.note, *remarks[1:])
+        return "; ".join(filter(None, parts))
 
-    def completed(self, opened: OpenedModel) -> OpenedModel:
-        """Return an opened model with what is known about its inputs and answers."""
+    def annotate(self, opened: OpenedModel) -> OpenedModel:
+        """Return an opened model with what is known about its inputs and predictions."""
         return replace(
             opened,
             declared=self.inputs.of_numbers is not None,
@@ -137,37 +137,37 @@ class FittedModel:
             unassessed=self.unassessed or ("" if self.labels is None else self.labels.unassessed),
         )
 
-    def black_box(self, note: str, digest: str | None) -> OpenedModel:
+    def make_black_box(self, note: str, digest: str | None) -> OpenedModel:
         """Return the model as a black box."""
-        known, probability = digest or f"{self.kind} {self.request.source}", self.method.probability
-        made = black_box(self.request, self.kind, self.scores, note, probability=probability, digest=known)
-        return self.completed(made)
+        fingerprint, probability = digest or f"{self.kind} {self.request.source}", self.method.probability
+        opened = make_black_box(self.request, self.kind, self.scores, note, probability=probability, digest=fingerprint)
+        return self.annotate(opened)
 
 
-def _first_accepted(
-    request: Request, ways: Sequence[ModelInputs], predict: Callable[[Any], Any]
-) -> tuple[ModelInputs, Any]:
-    """Return the first inputs that a model accepts, and its answers to the tried rows."""
+def _find_accepted_inputs(
+    request: Request, method: PredictMethod, candidates: Sequence[ModelInputs], estimator: Any
+) -> tuple[ModelInputs, np.ndarray]:
+    """Return the first inputs that a model accepts, and its predictions for the tried rows."""
     first: Exception | None = None
-    for inputs in ways:
+    for inputs in candidates:
         try:
-            return inputs, predict(inputs.of_rows(request.trial_rows))
+            return inputs, _to_array(method.predict(inputs.of_rows(request.trial_rows)))
         except Exception as error:  # the model's own code
             first = first or error
     assert first is not None
-    remedy = ""
+    remedy = describe_mistyped_columns(estimator, candidates[0].of_rows(request.trial_rows))
     if request.inferred and any(not attribute.values for attribute in request.domain.attributes):
-        remedy = '. If a column of numbers holds categories, say so in a domain file: kind = "nominal", values = […]'
-    why = f"{type(first).__name__}: {one_line(first)}"
-    raise request.error(f"it refuses rows of the domain ({why}){remedy}") from first
+        remedy += '. If a column of numbers holds categories, say so in a domain file: kind = "nominal", values = […]'
+    reason = f"{type(first).__name__}: {one_line(first)}"
+    raise request.error(f"it refuses rows of the domain ({reason}){remedy}") from first
 
 
-def _as_array(answer: Any) -> np.ndarray:
-    """Return a model's answer as an array."""
-    found: np.ndarray = np.asarray(answer.detach().cpu() if isinstance(answer, Tensor) else answer)
-    if found.ndim == 0:
-        raise ValueError(f"expected one score or label for each row, got {type(answer).__name__}")
-    return found
+def _to_array(prediction: Any) -> np.ndarray:
+    """Return what a model predicts as an array."""
+    array: np.ndarray = np.asarray(prediction.detach().cpu() if isinstance(prediction, Tensor) else prediction)
+    if array.ndim == 0:
+        raise ValueError(f"expected one score or label for each row, got {type(prediction).__name__}")
+    return array
 
 
 def open(request: Request) -> OpenedModel:  # noqa: A001 - each reader has a function of this name
@@ -178,17 +178,7 @@ def open(request: Request) -> OpenedModel:  # noqa: A001 - each reader has a fun
 
 def names(file: ModelFile) -> list[str] | None:
     """Return the names of the columns that the model in a file reads, if it states them."""
-    return input_names(read_file(file)[0])
-
-
-def open_function(request: Request, function: Any) -> OpenedModel:
-    """Return a function of a table as a black box; its fingerprint covers its source code and its scores."""
-    columns = input_names(function)
-    columns = columns if columns is not None and set(columns) <= set(request.domain.names) else None
-    method = PredictMethod(_quiet(function) if inspect.ismethod(function) else function)
-    fitted = FittedModel.of(request, "Python function", method, function_inputs(request, columns))
-    why = "a Python function has no weights to read; it gets tables of labels and numbers"
-    return fingerprinted_by_scores(request, fitted.black_box(fitted.note(why), None), function)
+    return list_input_names(read_file(file)[0])
 
 
 def open_estimator(request: Request, estimator: Any, digest: str | None, remark: str = "") -> OpenedModel:
@@ -198,100 +188,101 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
     names, the domain's encoding or the table's own numbers. Without a `digest` the scores are part of the fingerprint.
     """
     estimator = getattr(estimator, "best_estimator_", estimator)  # a finished search for hyperparameters
-    parts = _split(estimator)
-    fitted = _fitted_model(request, estimator, parts[1])
-    if _predict_differs(fitted, estimator):
-        method = replace(fitted.method, answer=_predicted_labels(estimator), decisions=True, probability=None)
-        fitted = replace(fitted, method=method)
-        network, why = None, "its decisions are not those of its largest score, so its method predict is used"
+    parts = split_pipeline(estimator)
+    model = _fit_inputs(request, estimator, parts[1])
+    if _predict_differs(model, estimator):
+        method = replace(model.method, predict=_make_label_predictor(estimator), decisions=True, probability=None)
+        model = replace(model, method=method)
+        opened: OpenedModel | str = "its decisions are not those of its largest score, so its method predict is used"
     else:
-        network, why = _network(fitted, estimator, parts, remark)
-    opened = network or _black_box(fitted, estimator, parts, fitted.note(why, remark), digest)
+        opened = _open_network(model, estimator, parts, remark)
+    if isinstance(opened, str):  # the reason
+        opened = _open_black_box(model, estimator, parts, model.note(opened, remark), digest)
     if digest is None:
-        return fingerprinted_by_scores(request, opened, estimator)
+        return fingerprint_by_scores(request, opened, estimator)
     # The weights of a network's first layer depend on the row that it was derived from, so they are no fingerprint.
     return replace(opened, fingerprint=digest)
 
 
-def _fitted_model(request: Request, estimator: Any, final: Any) -> FittedModel:
+def _fit_inputs(request: Request, estimator: Any, final: Any) -> FittedModel:
     """Return an estimator with the first inputs that it accepts."""
-    kind, method = framework(final) or "scikit-learn", predict_method(request, estimator, final)
+    kind, method = framework(final) or "scikit-learn", find_predict_method(request, estimator, final)
     if method.columns is not None:
-        ways = function_inputs(request, method.columns)
+        candidates = function_inputs(request, method.columns)
     else:
-        booster = isinstance(method.answer, BoosterPredictor)
-        reader = method.answer if booster else _reader(estimator)
-        trees = None if booster else tree_columns(reader, request.domain)
-        bare, columns = not _split(reader)[0], input_names(estimator)
-        ways = estimator_inputs(request, reader, bare=bare, names=columns, trees=trees)
+        booster = isinstance(method.predict, BoosterPredictor)
+        inner = method.predict if booster else find_inner_model(estimator)
+        trees = None if booster else tree_columns(inner, request.domain)
+        bare, columns = not split_pipeline(inner)[0], list_input_names(estimator)
+        candidates = estimator_inputs(request, inner, bare=bare, names=columns, trees=trees)
     detects = isinstance(final, require("sklearn.base", "sklearn").OutlierMixin)
     return replace(
-        FittedModel.of(request, kind, method, ways),
+        FittedModel.of(request, kind, method, candidates, estimator),
         # Margins are plain numbers: a sigmoid would not turn them into probabilities.
         scale="numbers" if method.probability is False and kind != "XGBoost" else None,
         unassessed="it detects outliers and was fitted without labels" if detects else "",
     )
 
 
-def _network(fitted: FittedModel, estimator: Any, parts: EstimatorParts, remark: str) -> tuple[OpenedModel | None, str]:
+def _open_network(model: FittedModel, estimator: Any, parts: EstimatorParts, remark: str) -> OpenedModel | str:
     """Return a perceptron or linear model as a network, or why it is none."""
-    (steps, final), request = parts, fitted.request
+    (steps, final), request = parts, model.request
     if not is_network(final):
-        library = fitted.kind == "scikit-learn"
-        return None, f"{type(final).__name__} has no neurons" if library else "boosted trees have no neurons"
-    note = fitted.note("its preprocessing has become the first layer" if steps else "", remark)
+        library = model.kind == "scikit-learn"
+        return f"{type(final).__name__} has no neurons" if library else "boosted trees have no neurons"
+    note = model.note("its preprocessing has become the first layer" if steps else "", remark)
     try:
-        scores = fitted.scores_of(fitted.answers)
-        encoding, module = network_of(request, estimator, final, fitted.features(steps), scores)
-        opened = white_box(
+        scores = model.scores_of(model.predictions)
+        encoding, module = network_of(request, estimator, final, model.features(steps), scores)
+        opened = make_white_box(
             request,
-            fitted.kind,
+            model.kind,
             module,
             encoding=encoding,
             note=note,
-            probability=bool(fitted.method.probability),
+            probability=bool(model.method.probability),
             hidden=is_perceptron(final),
         )
     except TooLargeError:
         raise
     except NotLinear as reason:
-        return None, str(reason)
+        return str(reason)
     except Exception as error:  # the estimator's own code
-        return None, f"its weights could not be read ({one_line(error)})"
-    return fitted.completed(replace(opened, original=fitted.scores.of_rows)), ""
+        return f"its weights could not be read ({one_line(error)})"
+    return model.annotate(replace(opened, original=model.scores.of_rows))
 
 
-def _black_box(
-    fitted: FittedModel, estimator: Any, parts: EstimatorParts, note: str, digest: str | None
+def _open_black_box(
+    model: FittedModel, estimator: Any, parts: EstimatorParts, note: str, digest: str | None
 ) -> OpenedModel:
     """Return an estimator as a black box, with its trees where they determine its scores."""
-    (steps, final), request = parts, fitted.request
-    opened = fitted.black_box(note, digest)
-    if fitted.inputs.program is None and not has_unknown_code(estimator, steps, final):
+    (steps, final), request = parts, model.request
+    opened = model.make_black_box(note, digest)
+    if model.inputs.program is None and not has_unknown_code(estimator, steps, final):
         assert isinstance(opened.model, BlackBox)
-        features, scores = fitted.features(steps).of_rows, opened.model.scores
-        order = class_order(request.domain, fitted.method.classes)
+        features, scores = model.features(steps).of_rows, opened.model.scores
+        order = match_classes(request.domain, model.method.classes)
         opened.model.trees = cache(
             partial(forest_of, final, features, scores, request.domain, request.trial_rows, order)
         )
     return opened
 
 
-def predict_method(request: Request, estimator: Any, final: Any) -> PredictMethod:
+def find_predict_method(request: Request, estimator: Any, final: Any) -> PredictMethod:
     """Return how to call a fitted model: for probabilities, scores or decisions, by the methods that it has."""
     if framework(final) == "XGBoost" and type(final).__name__ == "Booster":
         booster = BoosterPredictor(final)
         return PredictMethod(booster, probability=booster.probability, note=booster.note)
-    name = next(name for name in _METHODS if callable(getattr(estimator, name, None)))
-    method = _quiet(getattr(estimator, name))
+    name = next(name for name in _PREDICT_METHODS if callable(getattr(estimator, name, None)))
+    method = ignore_warnings(getattr(estimator, name))
     classes: Any = getattr(final, "classes_", None)
     if not isinstance(classes, list) and (np.ndim(classes) != 1 or not len(classes)):
         classes = None
-    several = str(getattr(getattr(final, "_label_binarizer", None), "y_type_", "")).startswith("multilabel")
-    if isinstance(classes, list) or several:
+    target_type = str(getattr(getattr(final, "_label_binarizer", None), "y_type_", "")).startswith("multilabel")
+    if isinstance(classes, list) or target_type:
         raise request.error("predicts several targets at once; pass a function that predicts one of them")
-    random = name == "_pmf_predict"
-    note = "its decisions are drawn at random, so their probabilities are compared" if random else ""
+    is_random = name == "_pmf_predict"
+    note = "its decisions are drawn at random, so their probabilities are compared" if is_random else ""
     if takes_sensitive_features(estimator):
         return _with_sensitive_features(request, estimator, method, note)
     exogenous = getattr(getattr(estimator, "model", None), "exog_names", None)
@@ -300,48 +291,48 @@ def predict_method(request: Request, estimator: Any, final: Any) -> PredictMetho
     if name == "predict" and classes is not None:
         if framework(final) != "CatBoost":
             return PredictMethod(method, classes, decisions=True)
-        method = _quiet(partial(estimator.predict, prediction_type="Probability"))
+        method = ignore_warnings(partial(estimator.predict, prediction_type="Probability"))
     # A regression's number stands for the second class from one half on.
     return PredictMethod(method, classes, probability=name != "decision_function", note=note)
 
 
 def _with_sensitive_features(request: Request, estimator: Any, method: Callable[..., Any], note: str) -> PredictMethod:
     """Return how to call a model of Fairlearn that takes the demographic groups next to its inputs."""
-    groups, inputs = list(request.domain.sensitive), input_names(estimator) or list(request.domain.names)
-    note = "; ".join(filter(None, (note, f"it gets {', '.join(groups)} as {GROUPS}")))
+    groups, inputs = list(request.domain.sensitive), list_input_names(estimator) or list(request.domain.names)
+    note = "; ".join(filter(None, (note, f"it gets {', '.join(groups)} as {GROUPS_ARGUMENT}")))
 
-    def answer(table: Any) -> Any:
-        return method(table[inputs], **{GROUPS: table[groups if len(groups) > 1 else groups[0]]})
+    def predict(table: Any) -> Any:
+        return method(table[inputs], **{GROUPS_ARGUMENT: table[groups if len(groups) > 1 else groups[0]]})
 
-    return PredictMethod(
-        answer, probability=True, columns=[*inputs, *(g for g in groups if g not in inputs)], note=note
-    )
+    columns = [*inputs, *(group for group in groups if group not in inputs)]
+    return PredictMethod(predict, probability=True, columns=columns, note=note)
 
 
 def _with_constant(request: Request, method: Callable[..., Any], names: list[str]) -> PredictMethod:
     """Return how to call a model of statsmodels, which gets a column of ones where it was fitted with one."""
-    places = [place for place, name in enumerate(names) if name in CONSTANTS]
+    indices = [index for index, name in enumerate(names) if name in CONSTANTS]
     inputs = [name for name in names if name not in CONSTANTS]
-    known = inputs if set(inputs) <= set(request.domain.names) else list(request.domain.names)
+    columns = inputs if set(inputs) <= set(request.domain.names) else list(request.domain.names)
 
-    def answer(table: Any) -> Any:
+    def predict(table: Any) -> Any:
         numbers = table.to_numpy(dtype=np.float64)
-        for place in places:
-            numbers = np.insert(numbers, place, 1.0, axis=1)
+        for index in indices:
+            numbers = np.insert(numbers, index, 1.0, axis=1)
         return method(numbers)
 
-    return PredictMethod(answer, columns=known, note="it gets a column of ones, as it was fitted" if places else "")
+    note = "it gets a column of ones, as it was fitted" if indices else ""
+    return PredictMethod(predict, columns=columns, note=note)
 
 
 def takes_sensitive_features(model: Any) -> bool:
     """Return whether a model takes the demographic groups next to its inputs."""
     try:
-        return GROUPS in inspect.signature(model.predict).parameters
+        return GROUPS_ARGUMENT in inspect.signature(model.predict).parameters
     except (AttributeError, TypeError, ValueError):
         return False
 
 
-def _quiet(method: Callable[..., Any]) -> Callable[..., Any]:
+def ignore_warnings(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method without its warnings about unknown categories and names, which would come with every call."""
 
     def call(*arguments: Any, **named: Any) -> Any:
@@ -352,149 +343,86 @@ def _quiet(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _reader(estimator: Any) -> Any:
-    """Return the model that reads the rows: the estimator itself, or the one inside a wrapper such as a threshold."""
-    place = WRAPPERS.get(type(estimator).__name__)
-    if place is None:
-        return estimator
-    inner = getattr(estimator, place)
-    return _reader(next(iter(inner)) if isinstance(inner, list) or hasattr(inner, "iloc") else inner)
+def _make_label_predictor(estimator: Any) -> Callable[[Any], Any]:
+    return lambda table: np.asarray(ignore_warnings(estimator.predict)(table)).reshape(len(table))
 
 
-def _split(estimator: Any) -> EstimatorParts:
-    if not hasattr(estimator, "steps"):
-        return [], estimator
-    *before, (_, last) = estimator.steps
-    # A sampler of imbalanced-learn changes the rows in training only.
-    steps = [step for _, step in before if step not in (None, "passthrough") and not hasattr(step, "fit_resample")]
-    more, final = _split(last)
-    return steps + more, final
-
-
-def _predicted_labels(estimator: Any) -> Callable[[Any], Any]:
-    return lambda table: np.asarray(_quiet(estimator.predict)(table)).reshape(len(table))
-
-
-def _predict_differs(fitted: FittedModel, estimator: Any) -> bool:
+def _predict_differs(model: FittedModel, estimator: Any) -> bool:
     """Return whether predict() differs from the class of the largest score, as with a tuned threshold."""
-    decision, method, scores = fitted.request.decision, fitted.method, fitted.scores_of(fitted.answers)
+    decision, method, scores = model.request.decision, model.method, model.scores_of(model.predictions)
     if method.classes is None or method.decisions or (decision is not None and decision.kind != "argmax"):
         return False
-    if _own_threshold(estimator):
+    if _has_own_threshold(estimator):
         return True
     if scores.shape[1] == 1:  # the score of the second class, positive if it is chosen
         if decision is not None:  # one score has no largest
             return True
         scores = np.concatenate([-scores, scores], 1)
-    by_decisions = replace(fitted, method=replace(method, decisions=True))
+    by_decisions = replace(model, method=replace(method, decisions=True))
     try:
-        chosen = (
-            by_decisions.scores_of(_predicted_labels(estimator)(fitted.inputs.of_rows(fitted.request.trial_rows))) > 0
-        )
+        labels = model.inputs.then(_make_label_predictor(estimator)).of_rows(model.request.trial_rows)
+        predicted = by_decisions.scores_of(labels) > 0
     except Exception:  # the estimator's own code; then its scores are used
         return False
-    if chosen.shape != scores.shape or not (chosen.sum(1) == 1).all():
+    if predicted.shape != scores.shape or not (predicted.sum(1) == 1).all():
         return False
-    return bool((scores.argmax(1) != chosen.argmax(1)).any())  # it may break ties in another way
+    return bool((scores.argmax(1) != predicted.argmax(1)).any())  # it may break ties in another way
 
 
-def _own_threshold(estimator: Any) -> bool:
+def _has_own_threshold(estimator: Any) -> bool:
     """Return whether predict() has a threshold of its own: so near to one half that no tried row shows it, perhaps."""
-    final = _split(estimator)[1]
+    final = split_pipeline(estimator)[1]
     if type(final).__name__ == "CatBoostClassifier":
         return final.get_probability_threshold() not in (None, 0.5)
     return type(final).__name__ in ("FixedThresholdClassifier", "TunedThresholdClassifierCV")
 
 
-def ignores_names(answer: Callable[[Any], Any], table: Any, answers: np.ndarray) -> bool:
+def ignores_names(predict: Callable[[Any], Any], table: Any, predictions: np.ndarray) -> bool:
     """Return whether a model reads columns by position: reversed names give the same answers."""
     if not hasattr(table, "columns"):
         return True
     if table.shape[1] < 2:
         return False
     try:
-        other = _as_array(answer(table.set_axis(table.columns[::-1], axis=1)))
+        swapped = _to_array(predict(table.set_axis(table.columns[::-1], axis=1)))
     except Exception:  # the user's own code, which does not find a name
         return False
-    if other.shape != answers.shape:
+    if swapped.shape != predictions.shape:
         return False
-    if answers.dtype.kind in "fiub" and other.dtype.kind in "fiub":
-        same = np.allclose(other.astype(float), answers.astype(float), rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
-        return bool(same) and len(np.unique(answers, axis=0)) > 1
-    return bool((other == answers).all()) and len(set(_flat(answers).tolist())) > 1
+    if all(array.dtype.kind in "fiub" for array in (swapped, predictions)):
+        numbers = swapped.astype(float), predictions.astype(float)
+        same = np.allclose(*numbers, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    else:
+        same = bool((swapped == predictions).all())
+    return same and len(np.unique(predictions.astype(str), axis=0)) > 1
 
 
-def _flat(answers: np.ndarray) -> np.ndarray:
-    return answers[:, 0] if answers.ndim == 2 and answers.shape[1] == 1 else answers
-
-
-# Types in files of perceptrons that skops does not list as safe; opening them runs nothing.
-_PLAIN = {
-    "numpy.dtype",
-    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
-    "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
-    "sklearn.compose._column_transformer._RemainderColsList",
-}
+def _flatten_single_column(predictions: np.ndarray) -> np.ndarray:
+    return predictions[:, 0] if predictions.ndim == 2 and predictions.shape[1] == 1 else predictions
 
 
 def read_file(file: ModelFile) -> tuple[Any, str]:
     """Return the model in a file, and a remark for the user. Pickles are opened: the caller checks the trust flag."""
     suffix = file.path.suffix.lower()
     if suffix in FILES:
-        found: tuple[Any, str] = FILES[suffix].read(file)
-        return found
+        model_and_remark: tuple[Any, str] = FILES[suffix].read(file)
+        return model_and_remark
     require("sklearn", "sklearn")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            estimator = _read_skops(file) if suffix == ".skops" else require("joblib", "sklearn").load(file.path)
+            estimator = read_skops(file) if suffix == ".skops" else require("joblib", "sklearn").load(file.path)
         except (Exception, SystemExit) as error:
             if isinstance(error, NeuronFairError):
                 raise
             raise file.error(f"cannot be read ({type(error).__name__}: {one_line(error)})") from error
     if not is_estimator(estimator):
         raise file.error(f"expected a model with a method predict, got {type(estimator).__name__}")
-    old = next((w.message for w in caught if w.category.__name__ == "InconsistentVersionWarning"), None)
-    version = getattr(old, "original_sklearn_version", None)
+    version_warning = next((w.message for w in caught if w.category.__name__ == "InconsistentVersionWarning"), None)
+    version = getattr(version_warning, "original_sklearn_version", None)
     return estimator, f"it was saved by scikit-learn {version}, which is not the version used here" if version else ""
 
 
-def is_estimator(thing: Any) -> bool:
+def is_estimator(model: Any) -> bool:
     """Return whether an object has the method predict of a scikit-learn estimator."""
-    return not isinstance(thing, (type, nn.Module)) and callable(getattr(thing, "predict", None))
-
-
-def _read_skops(file: ModelFile) -> Any:
-    skops = require("skops.io", "sklearn")
-    content = _checked(file)
-    unknown = skops.get_untrusted_types(data=content)
-    doubtful = [name for name in unknown if name not in _PLAIN]
-    if doubtful and not file.trust_pickle:
-        names = ", ".join(doubtful[:6]) + (", …" if len(doubtful) > 6 else "")
-        raise file.error(f"holds types that can run a program when opened: {names}. If you trust it: --trust-pickle")
-    return skops.loads(content, trusted=unknown)
-
-
-def _checked(file: ModelFile) -> bytes:
-    """Return an unpacked .skops archive; refuse one that is too large, or whose arrays are."""
-    files = read_members(file.content, file.source)
-    check_size(len(files["schema.json"]), file.source, times=TREE_FACTOR)
-    total = sum(map(len, files.values()))
-    for name, content in files.items():
-        arrays = {name: content}
-        if name.endswith(".npz"):  # a sparse matrix: an archive in the archive
-            arrays = read_members(content, file.source, extra_bytes=total)
-            total += sum(map(len, arrays.values()))
-            files[name] = repack(arrays)
-        for array in arrays:
-            if array.endswith(".npy"):
-                check_array(arrays[array])
-    read = 0
-
-    def note(entry: Mapping[str, str]) -> None:
-        nonlocal read
-        read += len(files.get(entry.get("file", ""), ""))
-
-    json.loads(files["schema.json"], object_hook=note)
-    check_size(read, file.source, times=2)  # an array that is named twice is read twice
-    return repack(files)
+    return not isinstance(model, (type, nn.Module)) and callable(getattr(model, "predict", None))

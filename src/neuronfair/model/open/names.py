@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from neuronfair.domain.cells import canonical_number, cell_text, size_sort_key
+from neuronfair.domain.cells import canonical_number, cell_text, numbers_first
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, did_you_mean
 
 # Attributes with the names of inputs: of scikit-learn and XGBoost, LightGBM, CatBoost, and of boosters.
-_NAMES = ("feature_names_in_", "feature_name_", "feature_names_", "feature_names", "feature_name")
+_NAME_ATTRIBUTES = ("feature_names_in_", "feature_name_", "feature_names_", "feature_names", "feature_name")
 CONSTANTS = ("const", "Intercept")  # what statsmodels calls a column of ones
 # The attribute with the fitted model that reads the rows, or with several of them.
 WRAPPERS = {
@@ -36,8 +36,11 @@ WRAPPERS = {
 }
 
 
-def matched_columns(
-    model: Any, names: Sequence[str] | None, known: Sequence[str], place: Literal["table", "domain"] = "table"
+EstimatorParts = tuple[list[Any], Any]  # the transformers of a pipeline, nested ones too, and its final estimator
+
+
+def match_columns(
+    model: Any, names: Sequence[str] | None, columns: Sequence[str], origin: Literal["table", "domain"] = "table"
 ) -> tuple[str, ...] | None:
     """Return the columns that the names of a model's inputs refer to; None if none of them is known.
 
@@ -47,19 +50,20 @@ def matched_columns(
     >>> matched_columns("model.ubj", ["age", "sex_Male", "sex_Female"], ["id", "age", "sex"])
     ('age', 'sex')
     """
-    spelled = {"_".join(column.split()): column for column in known}  # LightGBM writes _ for a blank
-    spelled |= {column: column for column in known}
-    found = {name: next((spelled[part] for part in _beginnings(name) if part in spelled), None) for name in names or ()}
-    missing = [name for name, column in found.items() if column is None]
-    if len(missing) == len(found):
+    spelled = {"_".join(column.split()): column for column in columns}  # LightGBM writes _ for a blank
+    spelled |= {column: column for column in columns}
+    prefixes = {name: _list_prefixes(name) for name in names or ()}
+    column_of = {name: next(filter(None, map(spelled.get, parts)), None) for name, parts in prefixes.items()}
+    missing = [name for name, column in column_of.items() if column is None]
+    if len(missing) == len(column_of):
         return None
     if missing:
-        remedy = "Add it to the domain file. " if place == "domain" else ""
+        remedy = "Add it to the domain file. " if origin == "domain" else ""
         raise ModelError(
-            f"{source_of(model)}: reads a column '{missing[0]}', which the {place} does not have. {remedy}"
-            f"{did_you_mean(missing[0], known)}"
+            f"{source_of(model)}: reads a column '{missing[0]}', which the {origin} does not have. {remedy}"
+            f"{did_you_mean(missing[0], columns)}"
         )
-    return tuple(dict.fromkeys(column for column in found.values() if column is not None))
+    return tuple(dict.fromkeys(column for column in column_of.values() if column is not None))
 
 
 def source_of(model: Any) -> str:
@@ -67,125 +71,146 @@ def source_of(model: Any) -> str:
     return str(model) if isinstance(model, (str, Path)) else getattr(model, "__qualname__", type(model).__name__)
 
 
-def _beginnings(name: str) -> Iterator[str]:
+def _list_prefixes(name: str) -> Iterator[str]:
     """Yield a name, and its part before each _, the longest first."""
     while name:
         yield name
         name = name.rpartition("_")[0]
 
 
-def input_names(model: Any) -> list[str] | None:
+def list_input_names(model: Any) -> list[str] | None:
     """Return the names of the columns that a fitted model reads, also inside pipelines and wrappers."""
     if type(model).__module__.partition(".")[0] == "keras":
-        return single_columns((tensor.name, tensor.shape[1:]) for tensor in _attribute(model, "inputs") or ())
+        return list_single_columns((tensor.name, tensor.shape[1:]) for tensor in _get_attribute(model, "inputs") or ())
     if isinstance(model, nn.Module):
         return None
     if inspect.ismethod(model):
-        return input_names(model.__self__)
-    if _attribute(model, "transformers_") is not None:
-        return _transformed(model)
-    for parts in _parts(model):
-        every = [names for names in map(input_names, parts) if names is not None]
-        if every and len(every) == len(parts):  # the longest list is in the right order
-            return list(dict.fromkeys(name for names in sorted(every, key=len, reverse=True) for name in names))
-    exogenous = _attribute(_attribute(model, "model"), "exog_names")
+        return list_input_names(model.__self__)
+    if _get_attribute(model, "transformers_") is not None:
+        return _list_transformed_columns(model)
+    for parts in _list_readers(model):
+        lists = [names for names in map(list_input_names, parts) if names is not None]
+        if lists and len(lists) == len(parts):  # the longest list is in the right order
+            return list(dict.fromkeys(name for names in sorted(lists, key=len, reverse=True) for name in names))
+    exogenous = _get_attribute(_get_attribute(model, "model"), "exog_names")
     if exogenous is not None and not hasattr(model.model, "formula"):  # of statsmodels
         return [name for name in exogenous if name not in CONSTANTS]
-    for name in _NAMES:
-        stated = _attribute(model, name)
+    for name in _NAME_ATTRIBUTES:
+        stated = _get_attribute(model, name)
         stated = stated() if name == "feature_name" and callable(stated) else stated  # a method of LightGBM's Booster
         words = list(stated) if isinstance(stated, (list, tuple, np.ndarray)) else []
         if words and all(isinstance(word, str) for word in words):
-            return None if _numbered(words) else list(map(str, words))
+            return None if _are_numbered(words) else list(map(str, words))
     return None
 
 
-def single_columns(inputs: Iterable[tuple[str, Sequence[int | None]]]) -> list[str] | None:
+def list_single_columns(inputs: Iterable[tuple[str, Sequence[int | None]]]) -> list[str] | None:
     """Return the names of the inputs of a graph, given by name and shape, if each is a single number."""
-    known = list(inputs)
-    single = all(size in (1, None) for _, shape in known for size in shape) and all(len(s) < 2 for _, s in known)
-    return [name for name, _ in known] if len(known) > 1 and single else None
+    shapes = dict(inputs)
+    single = all(len(shape) < 2 and set(shape) <= {1, None} for shape in shapes.values())
+    return list(shapes) if len(shapes) > 1 and single else None
 
 
-def selected_columns(names: Sequence[str], chosen: Any) -> list[str]:
+def list_selected_columns(names: Sequence[str], selection: Any) -> list[str]:
     """Return the columns that a ColumnTransformer selects: by name, position, mask or slice."""
-    if isinstance(chosen, str):
-        return [chosen]
-    if isinstance(chosen, slice) and any(isinstance(end, str) for end in (chosen.start, chosen.stop)):
-        start = None if chosen.start is None else list(names).index(chosen.start)
-        chosen = slice(start, None if chosen.stop is None else list(names).index(chosen.stop) + 1)
-    if not isinstance(chosen, slice) and all(isinstance(name, str) for name in chosen):
-        return list(chosen)
-    return [str(name) for name in np.asarray(names, dtype=object)[chosen]]
+    if isinstance(selection, str):
+        return [selection]
+    if isinstance(selection, slice) and any(isinstance(end, str) for end in (selection.start, selection.stop)):
+        start = None if selection.start is None else list(names).index(selection.start)
+        selection = slice(start, None if selection.stop is None else list(names).index(selection.stop) + 1)
+    if not isinstance(selection, slice) and all(isinstance(name, str) for name in selection):
+        return list(selection)
+    return [str(name) for name in np.asarray(names, dtype=object)[selection]]
 
 
-def _transformed(transformer: Any) -> list[str] | None:
+def _list_transformed_columns(transformer: Any) -> list[str] | None:
     """Return the columns that a ColumnTransformer reads: those that it does not drop."""
-    names = _attribute(transformer, "feature_names_in_")
+    names = _get_attribute(transformer, "feature_names_in_")
     if names is None:
         return None
-    steps = [chosen for _, step, chosen in transformer.transformers_ if not (isinstance(step, str) and step == "drop")]
-    read = {name for chosen in steps for name in selected_columns(names, chosen)}
-    return [str(name) for name in names if name in read]
+    read = [columns for _, step, columns in transformer.transformers_ if not (isinstance(step, str) and step == "drop")]
+    selected = {name for columns in read for name in list_selected_columns(names, columns)}
+    return [str(name) for name in names if name in selected]
 
 
-def steps_of(model: Any) -> list[Any]:
+def list_steps(model: Any) -> list[Any]:
     """Return the steps of a pipeline that change or predict; none of another model."""
-    return [step for _, step in _attribute(model, "steps") or () if step not in (None, "passthrough")]
+    return [step for _, step in _get_attribute(model, "steps") or () if step not in (None, "passthrough")]
 
 
-def _parts(model: Any) -> Iterator[list[Any]]:
+def find_inner_model(estimator: Any) -> Any:
+    """Return the model that reads the rows: the estimator itself, or the one inside a wrapper such as a threshold."""
+    attribute = WRAPPERS.get(type(estimator).__name__)
+    if attribute is None:
+        return estimator
+    inner = getattr(estimator, attribute)
+    return find_inner_model(next(iter(inner)) if isinstance(inner, list) or hasattr(inner, "iloc") else inner)
+
+
+def split_pipeline(estimator: Any) -> EstimatorParts:
+    """Return the transformers of a pipeline, nested ones too, and its final estimator."""
+    if not hasattr(estimator, "steps"):
+        return [], estimator
+    *earlier, (_, last) = estimator.steps
+    # A sampler of imbalanced-learn changes the rows in training only.
+    steps = [step for _, step in earlier if step not in (None, "passthrough") and not hasattr(step, "fit_resample")]
+    inner_steps, final = split_pipeline(last)
+    return steps + inner_steps, final
+
+
+def _list_readers(model: Any) -> Iterator[list[Any]]:
     """Yield the parts of a model that read the rows: the first step of a pipeline, the models in a wrapper."""
-    yield steps_of(model)[:1]
-    for place in ("best_estimator_", *filter(None, [WRAPPERS.get(type(model).__name__)])):
-        part = _attribute(model, place)
-        if part is not None and _attribute(model, "passthrough") is not True:  # else the last model gets all columns
+    yield list_steps(model)[:1]
+    for attribute in ("best_estimator_", *filter(None, [WRAPPERS.get(type(model).__name__)])):
+        part = _get_attribute(model, attribute)
+        # With passthrough the last model gets all columns.
+        if part is not None and _get_attribute(model, "passthrough") is not True:
             yield list(part) if isinstance(part, list) or hasattr(part, "iloc") else [part]
 
 
-def _attribute(model: Any, what: str) -> Any:
+def _get_attribute(model: Any, name: str) -> Any:
     try:
-        return getattr(model, what, None)
+        return getattr(model, name, None)
     except Exception:  # one that is not fitted
         return None
 
 
-def _numbered(names: list[str]) -> bool:
+def _are_numbered(names: list[str]) -> bool:
     """Return whether LightGBM or CatBoost has numbered the columns, because they had no names."""
     return any(names == [f"{word}{i}" for i in range(len(names))] for word in ("Column_", ""))
 
 
 MAX_CLASSES_SHOWN = 8  # in a note
-REST = "another answer"  # the class of an answer that was not seen when the model was opened
+OTHER_CLASS = "another answer"  # the class of an answer that was not seen when the model was opened
 
 
-def class_order(domain: TableDomain, classes: Sequence[Any] | None) -> list[int] | None:
+def match_classes(domain: TableDomain, classes: Sequence[Any] | None) -> list[int] | None:
     """Return the position of each class of the domain among the model's classes; None if their names differ.
 
     Texts are compared first, so that 1, "01" and True can be different classes; then numbers.
     """
     if classes is None or domain.target is None:
         return None
-    for name in (cell_text, _number):
-        names, wanted = [name(c) for c in classes], [name(c) for c in domain.target.classes]
-        if sorted(names) == sorted(wanted) and len(set(names)) == len(names):
-            return [names.index(c) for c in wanted]
+    for name in (cell_text, _to_number_text):
+        names, domain_names = [name(c) for c in classes], [name(c) for c in domain.target.classes]
+        if sorted(names) == sorted(domain_names) and len(set(names)) == len(names):
+            return [names.index(c) for c in domain_names]
     return None
 
 
-def class_note(domain: TableDomain, classes: Sequence[Any] | None) -> str:
+def describe_classes(domain: TableDomain, classes: Sequence[Any] | None) -> str:
     """Return a remark if the model's classes match those of the domain by position only, else nothing."""
     if classes is None or domain.target is None or not domain.target.classes:
         return ""
-    if class_order(domain, classes) is not None:
+    if match_classes(domain, classes) is not None:
         return ""
-    own, wanted = _listed(classes), _listed(domain.target.classes)
+    model_classes, domain_classes = _list_classes(classes), _list_classes(domain.target.classes)
     if len(classes) != len(domain.target.classes):
-        return f"its classes {own} are not those of the domain, {wanted}"
-    return f"its classes {own} are taken for {wanted} in this order"
+        return f"its classes {model_classes} are not those of the domain, {domain_classes}"
+    return f"its classes {model_classes} are taken for {domain_classes} in this order"
 
 
-def ordered(scores: np.ndarray, order: list[int] | None) -> np.ndarray:
+def order_classes(scores: np.ndarray, order: list[int] | None) -> np.ndarray:
     """Return a model's scores in the order of the domain's classes."""
     if order is None:
         return scores
@@ -202,54 +227,57 @@ class Labels:
     note: str = ""
     unassessed: str = ""  # why they cannot be compared with the labels of the table
 
-    def scores(self, answers: np.ndarray) -> np.ndarray:
+    def scores(self, predictions: np.ndarray) -> np.ndarray:
         """Return answers as one-hot scores: (n, classes)."""
-        known = {answer: self._place(answer) for answer in dict.fromkeys(answers.tolist())}
-        chosen = np.array([known[answer] for answer in answers.tolist()])
-        if (chosen < 0).any():
-            raise ModelError(f"returns {answers[chosen < 0].tolist()[0]!r}, which is none of {_listed(self.names)}")
-        return np.asarray(np.eye(len(self.names))[chosen])
+        index_of = {answer: self._find_class(answer) for answer in dict.fromkeys(predictions.tolist())}
+        indices = np.array([index_of[answer] for answer in predictions.tolist()])
+        if (indices < 0).any():
+            unknown = predictions[indices < 0].tolist()[0]
+            raise ModelError(f"returns {unknown!r}, which is none of {_list_classes(self.names)}")
+        return np.asarray(np.eye(len(self.names))[indices])
 
-    def _place(self, answer: Any) -> int:
+    def _find_class(self, prediction: Any) -> int:
         """Return the position of an answer's class, by its text or else as a number; -1 if there is none."""
-        places = {_number(name): number for number, name in enumerate(self.names)}
-        places |= {name: number for number, name in enumerate(self.names)}
-        return places.get(cell_text(answer), places.get(_number(answer), places.get(REST, -1)))
+        indices = {_to_number_text(name): number for number, name in enumerate(self.names)}
+        indices |= {name: number for number, name in enumerate(self.names)}
+        spellings = (cell_text(prediction), _to_number_text(prediction), OTHER_CLASS)
+        return next((indices[spelling] for spelling in spellings if spelling in indices), -1)
 
 
-def answer_labels(domain: TableDomain, answers: np.ndarray) -> Labels | None:
+def find_labels(domain: TableDomain, predictions: np.ndarray) -> Labels | None:
     """Return the labels among answers of a model, (n,); None if they are scores, or 0 and 1, which count as scores.
 
     Texts are labels. Numbers are labels if they name the domain's classes, or are two whole numbers such as -1 and 1.
     """
-    if answers.ndim != 1:
+    if predictions.ndim != 1:
         return None
     classes = () if domain.target is None else tuple(map(cell_text, domain.target.classes))
-    wanted = Labels(classes, "it returns the names of classes")
-    distinct = list(dict.fromkeys(answers.tolist()))
-    known = sorted({_number(answer) for answer in distinct}, key=size_sort_key)
-    are_classes = all(wanted._place(answer) >= 0 for answer in distinct)
-    if answers.dtype.kind in "biuf":
-        if set(known) <= {"0", "1"} or answers.dtype.kind == "b":
+    domain_labels = Labels(classes, "it returns the names of classes")
+    distinct = list(dict.fromkeys(predictions.tolist()))
+    numbers = sorted({_to_number_text(answer) for answer in distinct}, key=numbers_first)
+    are_classes = all(domain_labels._find_class(answer) >= 0 for answer in distinct)
+    if predictions.dtype.kind in "biuf":
+        if set(numbers) <= {"0", "1"} or predictions.dtype.kind == "b":
             return None
-        whole = answers.dtype.kind in "iu" or not set(known) - {"-1", "1"}
-        if not are_classes and not (whole and len(known) == 2):
+        are_integers = predictions.dtype.kind in "iu" or not set(numbers) - {"-1", "1"}
+        if not are_classes and not (are_integers and len(numbers) == 2):
             return None
     if are_classes:
-        return wanted
-    why = f"it returns {_listed(known)}, and the classes of the target are {_listed(classes)}" if classes else ""
-    return Labels((*known, REST), why or f"it returns {_listed(known)}", why)
+        return domain_labels
+    note = f"it returns {_list_classes(numbers)}"
+    unassessed = f"{note}, and the classes of the target are {_list_classes(classes)}" if classes else ""
+    return Labels((*numbers, OTHER_CLASS), unassessed or note, unassessed)
 
 
-def shortened(names: Sequence[Any], limit: int) -> str:
+def shorten_list(names: Sequence[Any], limit: int) -> str:
     """Return the first names as a list, which says where there are more."""
     return ", ".join(map(str, names[:limit])) + (", …" if len(names) > limit else "")
 
 
-def _listed(classes: Sequence[Any]) -> str:
-    return shortened(classes, MAX_CLASSES_SHOWN)
+def _list_classes(classes: Sequence[Any]) -> str:
+    return shorten_list(classes, MAX_CLASSES_SHOWN)
 
 
-def _number(thing: Any) -> str:
+def _to_number_text(label: Any) -> str:
     """Return a class as text, so that 1, 1.0, True and "1" are one."""
-    return canonical_number({"True": "1", "False": "0"}.get(cell_text(thing), thing))
+    return canonical_number({"True": "1", "False": "0"}.get(cell_text(label), label))

@@ -18,57 +18,30 @@ from torch import Tensor, nn
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import ColumnType
-from neuronfair.domain.tables.dataset import limit_domain
+from neuronfair.domain.tables.dataset import limited
 from neuronfair.errors import ModelError, one_line, require
 from neuronfair.formatting import listing
-from neuronfair.limits import read_bytes
 from neuronfair.model.blackbox import BlackBox, uncounted
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.forest import Forest
+from neuronfair.model.formats import ModelFile
 from neuronfair.model.network import Network
 from neuronfair.model.weights import fingerprint
 
-TRIED = 256  # rows of the table that a model is tried on before it is used
+MAX_TRIAL_ROWS = 256  # rows of the table that a model is tried on before it is used
 TOLERANCE = 1e-4  # of scores that should be the same
 
-DIGITS = 6  # of the scores in the fingerprint of a function
-SHARES = (-0.5, 1.5)  # the scores of a regression on 0 and 1 lie between these
-FIFTH = 0.2  # of the spread of a regression's scores: a small effect (Cohen 1988), by default the same decision
-NORMAL = 1.349  # standard deviations between the quartiles of a normal distribution
-STRAY = 0.05  # all but this share of them: random rows can be unlike all those that it was fitted to
-
-
-@dataclass(frozen=True)
-class ModelFile:
-    """The file of a model, or `package.module:name`, and whether it may run a program when opened."""
-
-    source: str
-    trust_pickle: bool = field(default=False, kw_only=True)
-
-    @property
-    def path(self) -> Path:
-        """The source as a file."""
-        return Path(self.source)
-
-    @cached_property
-    def content(self) -> bytes:
-        """The content of the file, read once, so that the bytes that were checked are those that are opened."""
-        return read_bytes(self.path)
-
-    @cached_property
-    def digest(self) -> str:
-        """The SHA-256 of the file."""
-        return hashlib.sha256(self.content).hexdigest()
-
-    def error(self, what: str) -> ModelError:
-        """Return an error that begins with the name of the source."""
-        return ModelError(f"{self.source}: {what}")
+FINGERPRINT_DIGITS = 6  # of the scores in the fingerprint of a function
+REGRESSION_RANGE = (-0.5, 1.5)  # the scores of a regression on 0 and 1 lie between these
+SMALL_EFFECT = 0.2  # of the spread of a regression's scores (Cohen 1988): by default the same decision
+QUARTILE_DEVIATIONS = 1.349  # standard deviations between the quartiles of a normal distribution
+MAX_STRAY_SHARE = 0.05  # all but this share of them: random rows can be unlike all those that it was fitted to
 
 
 @dataclass(frozen=True)
 class Request(ModelFile):
-    """What `wrap_model` opens. Each reader takes a request and ends with `white_box` or `black_box`."""
+    """What `wrap_model` opens. Each reader takes a request and ends with `make_white_box` or `make_black_box`."""
 
     domain: TableDomain
     rows: Tensor
@@ -87,17 +60,18 @@ class Request(ModelFile):
         One more row for each number that may be empty has an empty cell there.
         """
         rows, domain = self.rows.cpu(), self.domain.to("cpu")
-        spread = torch.linspace(0, len(rows) - 1, min(TRIED, len(rows))).long()
-        beyond = ((rows < 0) | (rows >= domain.sizes)).any(1)
-        places = [place for place, attribute in enumerate(domain.attributes) if attribute.empty is not None]
-        empty = self.random_rows[:1].repeat(len(places), 1)
-        empty[range(len(places)), places] = domain.sizes[places] - 1
-        return torch.cat([rows[spread], self.random_rows, empty[domain.valid(empty)], rows[beyond][:TRIED]])
+        spread_rows = torch.linspace(0, len(rows) - 1, min(MAX_TRIAL_ROWS, len(rows))).long()
+        outside = ((rows < 0) | (rows >= domain.sizes)).any(1)
+        empty_columns = [column for column, attribute in enumerate(domain.attributes) if attribute.empty is not None]
+        empty = self.random_rows[:1].repeat(len(empty_columns), 1)
+        empty[range(len(empty_columns)), empty_columns] = domain.sizes[empty_columns] - 1
+        empty, outer = empty[domain.valid(empty)], rows[outside][:MAX_TRIAL_ROWS]
+        return torch.cat([rows[spread_rows], self.random_rows, empty, outer])
 
     @cached_property
     def random_rows(self) -> Tensor:
         """Random valid rows, the same for every table."""
-        return self.domain.to("cpu").sample(TRIED, torch.Generator().manual_seed(0))
+        return self.domain.to("cpu").sample(MAX_TRIAL_ROWS, torch.Generator().manual_seed(0))
 
     def width_text(self) -> str:
         """Return how many numbers the domain gives to a network, and why so many."""
@@ -141,8 +115,8 @@ class ModelInputs:
     def then(self, function: Callable[[Any], Any], **changes: Any) -> ModelInputs:
         """Return these inputs after a function, such as the scores of a model."""
 
-        def after(made: Callable[[Any], Any]) -> Callable[[Any], Any]:
-            return lambda source: function(made(source))
+        def after(make_inputs: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            return lambda source: function(make_inputs(source))
 
         of_frame, of_numbers = self.of_frame and after(self.of_frame), self.of_numbers and after(self.of_numbers)
         return replace(self, of_rows=after(self.of_rows), of_frame=of_frame, of_numbers=of_numbers, **changes)
@@ -187,7 +161,7 @@ class OpenedModel:
 ScoresOfFrame = Callable[[Any], np.ndarray]  # from a DataFrame of original cells to scores, (n, outputs)
 
 
-def white_box(
+def make_white_box(
     request: Request,
     kind: str,
     module: nn.Module,
@@ -210,14 +184,14 @@ def white_box(
     try:
         network = Network(module, encoding, layers=None if hidden else ())
     except ModelError as error:
-        return _without_layers(request, kind, module, encoding, error, "no hidden activation was found in it")
-    scores = _checked_scores(request, network)
+        return _open_without_layers(request, kind, module, encoding, error, "no hidden activation was found in it")
+    scores = _compute_trial_scores(request, network)
     if network.runner is not network.module:  # a traced copy
-        untraced = _checked_scores(request, Network(module, encoding, layers=()))
+        untraced = _compute_trial_scores(request, Network(module, encoding, layers=()))
         if not torch.allclose(scores, untraced, rtol=TOLERANCE, atol=TOLERANCE):
-            why = "its traced copy gives other scores"
-            return _without_layers(request, kind, module, encoding, ModelError(why), why)
-    decision, remark = _decision(request, scores, probability or network.ends_in("Sigmoid"))
+            reason = "its traced copy gives other scores"
+            return _open_without_layers(request, kind, module, encoding, ModelError(reason), reason)
+    decision, remark = _choose_decision(request, scores, probability or network.ends_in("Sigmoid"))
     decision.check(network.outputs)
     layers = "1 hidden layer" if len(network.layers) == 1 else f"{len(network.layers)} hidden layers"
     text = f"White box: {layers} with {sum(network.neurons.values())} neurons"
@@ -227,28 +201,28 @@ def white_box(
     return OpenedModel(network, decision, request.source, kind, note, fingerprint(module), module)
 
 
-def _without_layers(
-    request: Request, kind: str, module: nn.Module, encoding: TableEncoding, error: ModelError, why: str
+def _open_without_layers(
+    request: Request, kind: str, module: nn.Module, encoding: TableEncoding, error: ModelError, reason: str
 ) -> OpenedModel:
     try:
         network = Network(module, encoding, layers=()).double()
-    except ModelError as worse:
+    except ModelError as refusal:
         # The module itself may have refused the rows.
-        misfit = f". {request.width_text()}" if worse.__cause__ is not None else ""
-        raise request.error(f"{one_line(worse)}{misfit}") from error
-    known, probability = fingerprint(module), network.ends_in("Sigmoid")
+        misfit = f". {request.width_text()}" if refusal.__cause__ is not None else ""
+        raise request.error(f"{one_line(refusal)}{misfit}") from error
+    digest, probability = fingerprint(module), network.ends_in("Sigmoid")
     declared = encoding.attributes == request.domain.attributes
     scores = ModelInputs(
         lambda rows: network.scores(rows).cpu(), of_numbers=network.scores_of_inputs if declared else None
     )
-    return black_box(request, kind, scores, why, probability=probability, digest=known)
+    return make_black_box(request, kind, scores, reason, probability=probability, digest=digest)
 
 
-def black_box(
+def make_black_box(
     request: Request,
     kind: str,
     scores_of: ModelInputs,
-    why: str,
+    reason: str,
     *,
     probability: bool | None = None,
     digest: str | None = None,
@@ -262,39 +236,39 @@ def black_box(
     except ModelError as error:
         raise request.error(one_line(error)) from error
     model.inputs = scores_of.of_numbers
-    scores = _checked_scores(request, model)
+    scores = _compute_trial_scores(request, model)
     if probability is None:
         probability = bool(((scores >= 0) & (scores <= 1)).all())
-    decision, remark = _decision(request, scores, probability)
+    decision, remark = _choose_decision(request, scores, probability)
     decision.check(model.outputs)
-    note = f"Black box, searched without gradients: {'; '.join(filter(None, (why, remark)))}."
-    made = OpenedModel(model, decision, request.source, kind, note, digest or request.digest, None)
-    return replace(made, declared=scores_of.of_numbers is not None, scores_of_frame=scores_of.of_frame)
+    note = f"Black box, searched without gradients: {'; '.join(filter(None, (reason, remark)))}."
+    opened = OpenedModel(model, decision, request.source, kind, note, digest or request.digest, None)
+    return replace(opened, declared=scores_of.of_numbers is not None, scores_of_frame=scores_of.of_frame)
 
 
-def reproduced(request: Request, opened: OpenedModel, predict: Callable[[Tensor], Any]) -> bool:
+def reproduces_scores(request: Request, opened: OpenedModel, predict: Callable[[Tensor], Any]) -> bool:
     """Return whether a converted model gives the scores of its source, `predict`, on the tried rows.
 
     A source that fails cannot be compared, so its scores are not reproduced.
     """
     rows = request.trial_rows.to(request.device)
     with uncounted(opened.model):
-        ours = opened.model.scores(rows).double()
+        scores = opened.model.scores(rows).double()
     try:
-        theirs = BlackBox(predict, opened.model.encoding).scores(rows)
+        source_scores = BlackBox(predict, opened.model.encoding).scores(rows)
     except ModelError:
         return False
-    return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
+    return scores.shape == source_scores.shape and torch.allclose(scores, source_scores, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def compared(request: Request, opened: OpenedModel, scores_of: ModelInputs, digest: str | None = None) -> OpenedModel:
+def compare_with_source(request: Request, opened: OpenedModel, source: ModelInputs, digest: str = "") -> OpenedModel:
     """Return a converted model with its source; if their scores differ, the source as a black box."""
-    if reproduced(request, opened, scores_of.of_rows):
-        return replace(opened, original=scores_of.of_rows)
-    return black_box(request, opened.kind, scores_of, "its scores could not be reproduced in torch", digest=digest)
+    if reproduces_scores(request, opened, source.of_rows):
+        return replace(opened, original=source.of_rows)
+    return make_black_box(request, opened.kind, source, "its scores could not be reproduced in torch", digest=digest)
 
 
-def _decision(request: Request, scores: Tensor, probability: bool) -> tuple[Decision, str]:
+def _choose_decision(request: Request, scores: Tensor, probability: bool) -> tuple[Decision, str]:
     """Return how scores become decisions, with a remark where a tolerance was chosen for a regression.
 
     The user's choice comes first. By default it is the class of the largest score, a threshold for a single score, or a
@@ -305,34 +279,34 @@ def _decision(request: Request, scores: Tensor, probability: bool) -> tuple[Deci
     if scores.shape[1] > 1:
         return Decision(), ""
     target = request.domain.target
-    outside = ((scores < SHARES[0]) | (scores > SHARES[1])).double().mean().item()
-    if (target is None or target.classes) and not (probability and outside > STRAY):
+    outside = ((scores < REGRESSION_RANGE[0]) | (scores > REGRESSION_RANGE[1])).double().mean().item()
+    if (target is None or target.classes) and not (probability and outside > MAX_STRAY_SHARE):
         return Decision("threshold", 0.5 if probability else 0.0), ""
-    answers = scores[: min(TRIED, len(request.rows))].double()
-    first, last = torch.quantile(answers[:, -1], torch.tensor([0.25, 0.75], dtype=torch.float64)).tolist()
+    last = scores[: min(MAX_TRIAL_ROWS, len(request.rows)), -1].double()
+    low, high = torch.quantile(last, torch.tensor([0.25, 0.75], dtype=torch.float64)).tolist()
     # Quartiles, since a few very large scores would make all other differences small.
-    robust = last > first
-    spread = (last - first) / NORMAL if robust else answers.std(correction=0).item()
-    of = "robust standard deviation (interquartile range / 1.349)" if robust else "standard deviation"
-    tolerance = float(f"{FIFTH * spread:.2g}")
+    has_spread = high > low
+    spread = (high - low) / QUARTILE_DEVIATIONS if has_spread else last.std(correction=0).item()
+    spread_name = "robust standard deviation (interquartile range / 1.349)" if has_spread else "standard deviation"
+    tolerance = float(f"{SMALL_EFFECT * spread:.2g}")
     return Decision("tolerance", tolerance), (
-        f"a regression: scores that differ by more than {tolerance:g}, a fifth of their {of} on records of the "
-        "data set, count as another decision (--decision tolerance=… sets another)"
+        f"a regression: scores that differ by more than {tolerance:g}, a fifth of their {spread_name} on records of "
+        "the data set, count as another decision (--decision tolerance=… sets another)"
     )
 
 
-def _checked_scores(request: Request, model: Network | BlackBox) -> Tensor:
+def _compute_trial_scores(request: Request, model: Network | BlackBox) -> Tensor:
     """Return the scores of the tried rows; refuse a model that fails, or gives other scores in another batch."""
     rows = request.trial_rows.to(request.device)
     try:
         with uncounted(model):
             scores = model.scores(rows)
-            again = torch.cat([model.scores(part) for part in (rows[:1], rows[1:])])
+            split_scores = torch.cat([model.scores(part) for part in (rows[:1], rows[1:])])
     except ModelError as error:
         raise request.error(one_line(error)) from error
     if not bool(scores.isfinite().all()):
         raise request.error("its scores are NaN or infinite for some rows of the domain")
-    if not torch.allclose(scores, again, rtol=TOLERANCE, atol=TOLERANCE):
+    if not torch.allclose(scores, split_scores, rtol=TOLERANCE, atol=TOLERANCE):
         raise request.error(
             "its scores change from call to call or with the other rows of a batch. Save it in evaluation mode "
             "(without dropout, and with fixed batch statistics)"
@@ -340,23 +314,23 @@ def _checked_scores(request: Request, model: Network | BlackBox) -> Tensor:
     return scores
 
 
-def restricted_to_inputs(request: Request) -> Request:
+def restrict_to_inputs(request: Request) -> Request:
     """Return the same request for the attributes that are inputs of the model, without those with encode "none"."""
-    domain, columns = request.domain, _input_columns(request.domain)
+    domain, columns = request.domain, _list_input_columns(request.domain)
     if len(columns) == len(domain.attributes):
         return request
     varied = [domain.names[column] for column in columns if domain.attributes[column].size > 1]
     if not varied:
         raise request.error("every attribute that it reads has one value only")
     # A domain needs sensitive attributes; readers do not use them.
-    inputs = limit_domain(domain.with_sensitive(varied[0]), [domain.names[column] for column in columns])
+    inputs = limited(domain.with_sensitive(varied[0]), [domain.names[column] for column in columns])
     unused = tuple(name for name in domain.names if name not in inputs.names)
     return replace(request, domain=inputs, rows=request.rows[:, columns], unused=unused)
 
 
-def for_whole_domain(request: Request, opened: OpenedModel) -> OpenedModel:
-    """Return a model of the inputs alone, opened for `restricted_to_inputs`, as a model of all attributes."""
-    domain, columns = request.domain.to(request.device), _input_columns(request.domain)
+def extend_to_domain(request: Request, opened: OpenedModel) -> OpenedModel:
+    """Return a model of the inputs alone, opened for `restrict_to_inputs`, as a model of all attributes."""
+    domain, columns = request.domain.to(request.device), _list_input_columns(request.domain)
     model = opened.model
     if len(columns) == len(domain.attributes):
         return opened
@@ -364,8 +338,8 @@ def for_whole_domain(request: Request, opened: OpenedModel) -> OpenedModel:
     opened = replace(opened, note=f"{opened.note} It does not get {listing(unused)}.")
     if isinstance(model, Network):
         assert isinstance(model.encoding, TableEncoding)
-        read = dict(zip(columns, model.encoding.attributes, strict=True))
-        attributes = [read.get(column, attribute) for column, attribute in enumerate(domain.attributes)]
+        attribute_of = dict(zip(columns, model.encoding.attributes, strict=True))
+        attributes = [attribute_of.get(column, attribute) for column, attribute in enumerate(domain.attributes)]
         encoding = TableEncoding(attributes, model.encoding.device)
         network = Network(model.module, encoding, layers=None if model.layers else ())
         return replace(opened, model=network)
@@ -373,27 +347,27 @@ def for_whole_domain(request: Request, opened: OpenedModel) -> OpenedModel:
     box = BlackBox(lambda rows: predict(rows[:, columns]), domain)
     box.inputs = model.inputs  # the others have no numbers
     if trees is not None:
-        box.trees = cache(lambda: _over_all_columns(trees(), domain, columns))
+        box.trees = cache(lambda: _extend_forest(trees(), domain, columns))
     return replace(opened, model=box)
 
 
-def _over_all_columns(forest: Forest, domain: TableDomain, columns: list[int]) -> Forest:
+def _extend_forest(forest: Forest, domain: TableDomain, columns: list[int]) -> Forest:
     """Return trees over the given columns as trees over all: the codes of each other column are one cell."""
-    own = dict(zip(columns, forest.cells, strict=True))
-    alike: list[Tensor] = [torch.zeros(a.size, dtype=torch.int64) for a in domain.attributes]
-    place = torch.tensor(columns)[forest.attribute.clamp(min=0)]
+    cells_by_column = dict(zip(columns, forest.cells, strict=True))
+    single_cells: list[Tensor] = [torch.zeros(a.size, dtype=torch.int64) for a in domain.attributes]
+    attribute = torch.tensor(columns)[forest.attribute.clamp(min=0)]
     return replace(
         forest,
-        attribute=torch.where(forest.attribute < 0, -1, place),
-        cells=tuple(own.get(column, cell) for column, cell in enumerate(alike)),
+        attribute=torch.where(forest.attribute < 0, -1, attribute),
+        cells=tuple(cells_by_column.get(column, cell) for column, cell in enumerate(single_cells)),
     )
 
 
-def _input_columns(domain: TableDomain) -> list[int]:
+def _list_input_columns(domain: TableDomain) -> list[int]:
     return [column for column, attribute in enumerate(domain.attributes) if attribute.is_input]
 
 
-def estimator_digest(estimator: Any) -> str | None:
+def digest_estimator(estimator: Any) -> str | None:
     """Return the fingerprint of a fitted model; None if it cannot be pickled, because of a lock or a lambda."""
     try:
         content: str = require("joblib", "sklearn").hash(estimator)
@@ -402,27 +376,27 @@ def estimator_digest(estimator: Any) -> str | None:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def fingerprinted_by_scores(request: Request, found: OpenedModel, code: Any) -> OpenedModel:
+def fingerprint_by_scores(request: Request, opened: OpenedModel, function: Any) -> OpenedModel:
     """Return an opened function whose fingerprint covers its source code and its scores.
 
     The code alone is not enough: it may read a file or call other functions, which can change. The scores are those of
     random rows that are the same for every table, in a batch of their own.
     """
-    with uncounted(found.model):
-        scores = found.model.scores(request.random_rows.to(request.device)).cpu().numpy()
-    answers = (scores.round(DIGITS) + 0.0).tobytes()  # 0.0 turns -0.0 into 0.0
-    return replace(found, fingerprint=hashlib.sha256(source_code(code).encode() + answers).hexdigest())
+    with uncounted(opened.model):
+        scores = opened.model.scores(request.random_rows.to(request.device)).cpu().numpy()
+    score_bytes = (scores.round(FINGERPRINT_DIGITS) + 0.0).tobytes()  # 0.0 turns -0.0 into 0.0
+    return replace(opened, fingerprint=hashlib.sha256(read_source_code(function).encode() + score_bytes).hexdigest())
 
 
-def with_preprocess(opened: OpenedModel, preprocess: Callable[[Any], Any] | None) -> OpenedModel:
+def add_preprocess_fingerprint(opened: OpenedModel, preprocess: Callable[[Any], Any] | None) -> OpenedModel:
     """Return a model whose fingerprint also covers the code of its preprocessing."""
     if preprocess is None:
         return opened
-    text = f"{opened.fingerprint}{source_code(preprocess)}"
+    text = f"{opened.fingerprint}{read_source_code(preprocess)}"
     return replace(opened, fingerprint=hashlib.sha256(text.encode()).hexdigest())
 
 
-def source_code(function: Any) -> str:
+def read_source_code(function: Any) -> str:
     """Return the source code of a function, or the name of its type where there is none to read."""
     try:
         return inspect.getsource(function)

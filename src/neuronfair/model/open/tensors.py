@@ -22,13 +22,13 @@ from neuronfair.model.open.frames import (
     code_cells,
     inputs_of_columns,
     number_cells,
-    whole_table,
+    original_table,
 )
-from neuronfair.model.open.names import shortened
+from neuronfair.model.open.names import shorten_list
 from neuronfair.model.open.opened import ModelInputs, Request
 
 MAX_COLUMNS_SHOWN = 6  # of one input in a note
-MOST_TEXTS = 1 << 17  # values of an attribute that may become text
+MAX_TEXTS = 1 << 17  # values of an attribute that may become text
 REMEDY = (
     "Say how a table becomes its inputs: a function from a DataFrame to a tensor, a tuple or a dictionary of them, as "
     "preprocess=… or --preprocess package.module:name"
@@ -57,10 +57,10 @@ def call_module(module: nn.Module, names: Sequence[str], tensors: Sequence[Tenso
     """Call a module with tensors: by name, in their order, or as one dictionary."""
     if not names:
         return module(*tensors)
-    named = dict(zip(names, tensors, strict=True))
+    tensors_by_name = dict(zip(names, tensors, strict=True))
     parameters = inspect.signature(module.forward).parameters
     by_name = set(names) <= set(parameters) or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return module(**named) if by_name else module(named)
+    return module(**tensors_by_name) if by_name else module(tensors_by_name)
 
 
 def preprocessed_tensors(request: Request) -> ModelInputs:
@@ -74,7 +74,7 @@ def preprocessed_tensors(request: Request) -> ModelInputs:
         except Exception as error:
             raise request.error(f"preprocess failed ({type(error).__name__}: {one_line(error)})") from error
 
-    table = whole_table(request)
+    table = original_table(request)
     first = made(table.of_rows(request.trial_rows[:2]))
     names = tuple(map(str, first)) if isinstance(first, Mapping) else ()
 
@@ -82,15 +82,15 @@ def preprocessed_tensors(request: Request) -> ModelInputs:
         parts = made(table)
         if names:
             parts = [parts[name] for name in names]
-        found = [_tensor(request, part) for part in (parts if isinstance(parts, (tuple, list)) else [parts])]
-        if odd := [tuple(t.shape) for t in found if t.dim() == 0 or len(t) != len(table)]:
-            raise request.error(f"preprocess made a tensor of shape {odd[0]} from {len(table)} rows")
-        return found
+        tensors = [_to_tensor(request, part) for part in (parts if isinstance(parts, (tuple, list)) else [parts])]
+        if misshapen := [tuple(t.shape) for t in tensors if t.dim() == 0 or len(t) != len(table)]:
+            raise request.error(f"preprocess made a tensor of shape {misshapen[0]} from {len(table)} rows")
+        return tensors
 
     return replace(table.then(tensors), names=names, note=PREPROCESSED, program="the function preprocess")
 
 
-def _tensor(request: Request, part: Any) -> Tensor:
+def _to_tensor(request: Request, part: Any) -> Tensor:
     try:
         tensor = part.detach().cpu() if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
     except (TypeError, ValueError) as error:
@@ -98,7 +98,7 @@ def _tensor(request: Request, part: Any) -> Tensor:
     return tensor.float() if tensor.is_floating_point() else tensor
 
 
-def arguments(module: nn.Module) -> list[str]:
+def list_arguments(module: nn.Module) -> list[str]:
     """Return the names of the inputs that a module requires."""
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     try:
@@ -127,8 +127,8 @@ def column_inputs(request: Request, names: Sequence[str]) -> ModelInputs:
     if not set(names) <= set(request.domain.names):
         raise request.error(f"takes {', '.join(names)}, not all of which are columns of the domain. {REMEDY}")
     columns = [request.domain.attributes[request.domain.column(name)] for name in names]
-    whole, number = ("whole", ()), ("float", (1,))
-    inputs = [NetworkInput(a.name, *(whole if a.values else number)) for a in columns]
+    integer, number = ("whole", ()), ("float", (1,))
+    inputs = [NetworkInput(a.name, *(integer if a.values else number)) for a in columns]
     return matched_inputs(request, inputs, raw="numbers" if request.inferred else "none")
 
 
@@ -142,98 +142,101 @@ def matched_inputs(
     """
     domain = request.domain.to("cpu")
     if {i.name for i in inputs} <= set(domain.names) and all(i.width == 1 for i in inputs):
-        taken = [[domain.attributes[domain.column(i.name)]] for i in inputs]
+        attributes_of = [[domain.attributes[domain.column(i.name)]] for i in inputs]
+        labelled = [a for (a,), i in zip(attributes_of, inputs, strict=True) if a.values and i.kind != "text"]
         note = "each input is the column of its name"
-        if any(a.values and i.kind != "text" and _numbers(a) is None for i, (a,) in zip(inputs, taken, strict=True)):
+        if any(_label_numbers(attribute) is None for attribute in labelled):
             note += ", with labels as their positions in the domain"
     else:
-        taken = _by_kind(request, inputs)
+        attributes_of = _assign_by_kind(request, inputs)
         raw = "none" if raw == "named" else raw
-        note = "; ".join(f"its input '{i.name}' is {_listed(i, a)}" for i, a in zip(inputs, taken, strict=True))
+        note = "; ".join(map(_describe_input, inputs, attributes_of))
     columns = [
-        FrameColumn(a.name, a.name, request.domain.column(a.name), _cells(a, one.kind, raw, texts))
-        for one, some in zip(inputs, taken, strict=True)
-        for a in some
+        FrameColumn(a.name, a.name, request.domain.column(a.name), _number_cells(a, item.kind, raw, texts))
+        for item, attributes in zip(inputs, attributes_of, strict=True)
+        for a in attributes
     ]
 
     def tensors(parts: Sequence[np.ndarray]) -> list[Tensor]:
-        found, waiting = [], iter(parts)
-        for one in inputs:
-            numbers = torch.from_numpy(np.stack([next(waiting) for _ in range(one.width)], 1))
-            numbers = numbers.float() if one.kind == "float" else numbers.round().long()
-            found.append(numbers.reshape(len(numbers), *one.shape))
-        return found
+        tensors, arrays = [], iter(parts)
+        for item in inputs:
+            numbers = torch.from_numpy(np.stack([next(arrays) for _ in range(item.width)], 1))
+            numbers = numbers.float() if item.kind == "float" else numbers.round().long()
+            tensors.append(numbers.reshape(len(numbers), *item.shape))
+        return tensors
 
     return inputs_of_columns(columns, note).then(tensors, names=tuple(i.name for i in inputs))
 
 
-def _by_kind(request: Request, inputs: Sequence[NetworkInput]) -> list[list[Attribute]]:
+def _assign_by_kind(request: Request, inputs: Sequence[NetworkInput]) -> list[list[Attribute]]:
     """Return the attributes of each input, in the domain's order, if labels and numbers fill them exactly."""
-    wanted = {kind: sum(i.width for i in inputs if i.kind == kind) for kind in ("whole", "float")}
+    widths = {kind: sum(i.width for i in inputs if i.kind == kind) for kind in ("whole", "float")}
     attributes = request.domain.attributes
     # Whole numbers may be all attributes with labels, or the nominal ones and flags alone.
     labelled = [a for a in attributes if a.values]
     for labels in (labelled, [a for a in attributes if a.kind in ("nominal", "flag")]):
-        rest = {"whole": list(labels), "float": [a for a in attributes if a not in labels]}
-        if all(i.kind in rest for i in inputs) and {kind: len(some) for kind, some in rest.items()} == wanted:
-            return [[rest[i.kind].pop(0) for _ in range(i.width)] for i in inputs]
-    shown = ", ".join(f"'{i.name}' ({i.width} {'numbers' if i.kind == 'float' else 'whole numbers'})" for i in inputs)
+        remaining = {"whole": list(labels), "float": [a for a in attributes if a not in labels]}
+        counts = {kind: len(columns) for kind, columns in remaining.items()}
+        if all(i.kind in remaining for i in inputs) and counts == widths:
+            return [[remaining[i.kind].pop(0) for _ in range(i.width)] for i in inputs]
+    kinds = {"float": "numbers", "whole": "whole numbers", "text": "whole numbers"}
+    input_texts = ", ".join(f"'{i.name}' ({i.width} {kinds[i.kind]})" for i in inputs)
     count = len(labelled)
     raise request.error(
-        f"its inputs {shown} do not fit the domain '{request.domain.name}', which has {count} columns of labels and "
-        f"{len(attributes) - count} of numbers. {REMEDY}"
+        f"its inputs {input_texts} do not fit the domain '{request.domain.name}', which has {count} columns of labels "
+        f"and {len(attributes) - count} of numbers. {REMEDY}"
     )
 
 
-def _cells(attribute: Attribute, kind: str, raw: Raw, texts: Sequence[str]) -> ColumnCells:
+def _number_cells(attribute: Attribute, kind: str, raw: Raw, texts: Sequence[str]) -> ColumnCells:
     """Return the cells of an attribute as numbers: of a text, a label, or a number as it is or as it is declared."""
     if kind == "text" or attribute.values:
         as_text = kind == "text"
-        table = np.array([texts.index(t) for t in texts_of(attribute)], float) if as_text else _numbers(attribute)
-        codes = code_cells(attribute)
+        positions = [texts.index(text) for text in list_texts(attribute)] if as_text else None
+        table = _label_numbers(attribute) if positions is None else np.array(positions, dtype=np.float64)
+        as_codes = code_cells(attribute)
         if table is None or not (as_text or raw in ("named", "all")):
-            return codes
+            return as_codes
         last = len(table) - 1
         return ColumnCells(
-            lambda found: table[found.clip(0, last)],
-            lambda cells: table[codes.of_cells(cells).astype(np.int64).clip(0, last)],
+            lambda codes: table[codes.clip(0, last)],
+            lambda cells: table[as_codes.of_cells(cells).astype(np.int64).clip(0, last)],
         )
     scaled = attribute.encode == "scaled" and raw == "none" and kind == "float"
     encoding = TableEncoding([attribute if scaled else replace(attribute, encode="raw")])
     numbers_of = number_cells(attribute).of_cells
 
-    def encoded(places: np.ndarray) -> np.ndarray:
-        return np.asarray(encoding.encode(torch.from_numpy(places)[:, None], torch.float64)[:, 0])
+    def encode(positions: np.ndarray) -> np.ndarray:
+        return np.asarray(encoding.encode(torch.from_numpy(positions)[:, None], torch.float64)[:, 0])
 
     def of_cells(cells: Any) -> np.ndarray:
-        places = (numbers_of(cells) - attribute.low) / attribute.step
+        positions = (numbers_of(cells) - attribute.low) / attribute.step
         if attribute.missing is not None:  # a network reads no NaN
-            places[np.isnan(places)] = attribute.codes([None])[0]
-        return encoded(places)
+            positions[np.isnan(positions)] = attribute.codes([None])[0]
+        return encode(positions)
 
-    return ColumnCells(encoded, of_cells)
+    return ColumnCells(encode, of_cells)
 
 
-def texts_of(attribute: Attribute) -> list[str]:
+def list_texts(attribute: Attribute) -> list[str]:
     """Return all values of an attribute as texts, for a text input."""
-    if attribute.size > MOST_TEXTS:
+    if attribute.size > MAX_TEXTS:
         raise ModelError(
-            f"'{attribute.name}' is a text input with {attribute.size:,} values; at most {MOST_TEXTS:,} are supported"
+            f"'{attribute.name}' is a text input with {attribute.size:,} values; at most {MAX_TEXTS:,} are supported"
         )
     return [str(attribute.value(code)) for code in range(attribute.size)]
 
 
-def _numbers(attribute: Attribute) -> np.ndarray | None:
+def _label_numbers(attribute: Attribute) -> np.ndarray | None:
     """Return the labels of an attribute as numbers; None if one of them is none."""
-    content = cells_of(attribute)
-    found = [content[code] for code in range(attribute.size)]
-    if any(isinstance(cell, str) or cell != cell for cell in found):
+    cells_by_code = cells_of(attribute)
+    cells = [cells_by_code[code] for code in range(attribute.size)]
+    if any(isinstance(cell, str) or cell != cell for cell in cells):
         return None
-    return np.array(found, dtype=np.float64)
+    return np.array(cells, dtype=np.float64)
 
 
-def _listed(one: NetworkInput, attributes: Sequence[Attribute]) -> str:
-    names = shortened([a.name for a in attributes], MAX_COLUMNS_SHOWN)
-    if one.kind == "whole":
-        return f"the positions of {names} among the domain's values"
-    return f"{names} as the domain declares them"
+def _describe_input(item: NetworkInput, attributes: Sequence[Attribute]) -> str:
+    names = shorten_list([a.name for a in attributes], MAX_COLUMNS_SHOWN)
+    content = f"the positions of {names} among the domain's values"
+    return f"its input '{item.name}' is {content if item.kind == 'whole' else f'{names} as the domain declares them'}"

@@ -23,13 +23,21 @@ from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.network import ACTIVATIONS, eval_mode, with_functions_as_modules
 from neuronfair.model.open.estimator_networks import NotLinear, PreprocessingLayer, linear_layer
 from neuronfair.model.open.frames import declared_numbers
-from neuronfair.model.open.opened import TOLERANCE, ModelInputs, OpenedModel, Request, black_box, reproduced, white_box
+from neuronfair.model.open.opened import (
+    TOLERANCE,
+    ModelInputs,
+    OpenedModel,
+    Request,
+    make_black_box,
+    make_white_box,
+    reproduces_scores,
+)
 from neuronfair.model.open.tensors import (
     NetworkInput,
-    arguments,
     call_module,
     column_inputs,
     graph_inputs,
+    list_arguments,
     preprocessed_tensors,
 )
 from neuronfair.model.weights import fingerprint, read_model
@@ -241,16 +249,16 @@ def open_with_inputs(
     scores, note = source or network.scores, "; ".join(filter(None, (inputs.note, remark)))
     try:
         encoding, module = with_input_layer(request, network)
-        opened = white_box(request, kind, module, encoding=encoding, note=note)
+        opened = make_white_box(request, kind, module, encoding=encoding, note=note)
         if not opened.white_box:
             raise NotLinear("no hidden activation was found in it")
-        if not all(reproduced(request, opened, one.of_rows) for one in (network.scores, scores)):
+        if not all(reproduces_scores(request, opened, one.of_rows) for one in (network.scores, scores)):
             raise NotLinear("its scores could not be reproduced in torch")
         of_frame = network.scores.of_frame
         return replace(opened, fingerprint=known, original=scores.of_rows, scores_of_frame=of_frame)
     except NotLinear as reason:
         why = "; ".join(filter(None, (str(reason), note)))
-    return black_box(request, kind, scores, why, digest=known)
+    return make_black_box(request, kind, scores, why, digest=known)
 
 
 def open_module(request: Request, kind: str, module: nn.Module) -> OpenedModel:
@@ -260,25 +268,25 @@ def open_module(request: Request, kind: str, module: nn.Module) -> OpenedModel:
     """
     if request.preprocess is not None:
         return open_with_inputs(request, kind, module, preprocessed_tensors(request))
-    names = arguments(module)
+    names = list_arguments(module)
     if len(names) > 1:
         return open_with_inputs(request, kind, module, column_inputs(request, names))
     network = SourceNetwork(module, declared_numbers(request))
     try:
         if not network.sites(request.random_rows)[1]:
-            return white_box(request, kind, module)
+            return make_white_box(request, kind, module)
         encoding, whole = with_input_layer(request, network)
     except TooLargeError:
         raise
     except Exception:  # it refuses these numbers, which white_box reports, or has no gradients by its lookups
-        return white_box(request, kind, module)
-    return replace(white_box(request, kind, whole, encoding=encoding), fingerprint=fingerprint(module))
+        return make_white_box(request, kind, module)
+    return replace(make_white_box(request, kind, whole, encoding=encoding), fingerprint=fingerprint(module))
 
 
 def open_weights(request: Request) -> OpenedModel:
     """Read own weights; refuse those made for another domain or encoding."""
     fewer = request.without_sensitive(lambda others: TableEncoding(others).width)
-    return white_box(request, "neuronfair", read_model(request.path, request.domain, fewer))
+    return make_white_box(request, "neuronfair", read_model(request.path, request.domain, fewer))
 
 
 def open_exported(request: Request) -> OpenedModel:

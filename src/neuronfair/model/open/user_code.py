@@ -20,20 +20,21 @@ from torch import nn
 from neuronfair.errors import did_you_mean, one_line
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.formats import ModelFile
 from neuronfair.model.network import Network
-from neuronfair.model.open.estimators import is_estimator, open_estimator, open_function
+from neuronfair.model.open.estimators import FittedModel, PredictMethod, ignore_warnings, is_estimator, open_estimator
+from neuronfair.model.open.frames import function_inputs
 from neuronfair.model.open.graphs import keras_file
-from neuronfair.model.open.names import input_names
+from neuronfair.model.open.names import list_input_names
 from neuronfair.model.open.opened import (
-    ModelFile,
     ModelInputs,
     OpenedModel,
     Request,
-    black_box,
-    estimator_digest,
-    fingerprinted_by_scores,
-    source_code,
-    white_box,
+    digest_estimator,
+    fingerprint_by_scores,
+    make_black_box,
+    make_white_box,
+    read_source_code,
 )
 from neuronfair.model.open.torch_modules import open_module
 from neuronfair.model.weights import fingerprint, read_safetensors
@@ -41,77 +42,87 @@ from neuronfair.model.weights import fingerprint, read_safetensors
 
 def open(request: Request) -> OpenedModel:  # noqa: A001 - each reader has a function of this name
     """Import `package.module:name`: a module or a function that makes one, a fitted model, or a function of a table."""
-    found = import_object(request, request.source)
-    if makes_model(found):
-        make = found
+    model = import_object(request, request.source)
+    if makes_model(model):
+        make = model
         try:
-            found = make()
-            again = make() if request.weights is None and isinstance(found, nn.Module) else found
+            model = make()
+            second = make() if request.weights is None and isinstance(model, nn.Module) else model
         except Exception as error:  # the user's own code
             raise request.error(f"calling it failed ({type(error).__name__}: {one_line(error)})") from error
-        if again is not found and fingerprint(again) != fingerprint(found):
+        if second is not model and fingerprint(second) != fingerprint(model):
             raise request.error(
                 "makes different weights in each call. Name those of the trained network: --weights FILE"
             )
     if request.weights is not None:
-        if not isinstance(found, nn.Module):
-            raise request.error(f"--weights is for a torch module, but this is {_kind(found)}")
+        if not isinstance(model, nn.Module):
+            raise request.error(f"--weights is for a torch module, but this is {_kind(model)}")
         state, _ = read_safetensors(request.weights)
         try:
-            found.load_state_dict(state, strict=True)
+            model.load_state_dict(state, strict=True)
         except RuntimeError as error:
-            why = f"the weights in {request.weights} are not those of this module"
-            raise request.error(f"{why} ({one_line(error)})") from error
-    return open_object(request, found)
+            reason = f"the weights in {request.weights} are not those of this module"
+            raise request.error(f"{reason} ({one_line(error)})") from error
+    return open_object(request, model)
 
 
-def open_object(request: Request, thing: Any) -> OpenedModel:
+def open_object(request: Request, model: Any) -> OpenedModel:
     """Open a model in memory by its type: a torch module or network, a fitted estimator, or a function."""
-    if keras_file.is_keras(thing):
-        return keras_file.open_object(request, thing)
-    if isinstance(thing, nn.Module):
-        return open_module(request, "torch", thing)
-    if isinstance(thing, Network):  # kept, since the user may have chosen its layers
-        encoding = thing.encoding if isinstance(thing.encoding, TableEncoding) else None
-        return replace(white_box(request, "torch", thing.module, encoding=encoding), model=thing)
-    if isinstance(thing, BlackBox):
-        why, code = "a function has no weights to read", source_code(thing.predict)
-        scores = ModelInputs(thing.predict, of_numbers=thing.inputs)
-        found = black_box(request, "Python function", scores, why, digest=code)
-        return fingerprinted_by_scores(request, found, thing.predict)
-    if is_estimator(thing):
-        return open_estimator(request, thing, estimator_digest(thing))
-    if not callable(thing):
+    if keras_file.is_keras(model):
+        return keras_file.open_object(request, model)
+    if isinstance(model, nn.Module):
+        return open_module(request, "torch", model)
+    if isinstance(model, Network):  # kept, since the user may have chosen its layers
+        encoding = model.encoding if isinstance(model.encoding, TableEncoding) else None
+        return replace(make_white_box(request, "torch", model.module, encoding=encoding), model=model)
+    if isinstance(model, BlackBox):
+        reason, code = "a function has no weights to read", read_source_code(model.predict)
+        scores = ModelInputs(model.predict, of_numbers=model.inputs)
+        opened = make_black_box(request, "Python function", scores, reason, digest=code)
+        return fingerprint_by_scores(request, opened, model.predict)
+    if is_estimator(model):
+        return open_estimator(request, model, digest_estimator(model))
+    if not callable(model):
         raise request.error(
-            f"expected a torch module, a function that makes one, or a function of a table, got {_kind(thing)}"
+            f"expected a torch module, a function that makes one, or a function of a table, got {_kind(model)}"
         )
-    return open_function(request, thing)
+    return open_function(request, model)
+
+
+def open_function(request: Request, function: Any) -> OpenedModel:
+    """Return a function of a table as a black box; its fingerprint covers its source code and its scores."""
+    columns = list_input_names(function)
+    columns = columns if columns is not None and set(columns) <= set(request.domain.names) else None
+    method = PredictMethod(ignore_warnings(function) if inspect.ismethod(function) else function)
+    model = FittedModel.of(request, "Python function", method, function_inputs(request, columns))
+    reason = "a Python function has no weights to read; it gets tables of labels and numbers"
+    return fingerprint_by_scores(request, model.make_black_box(model.note(reason), None), function)
 
 
 def names(file: ModelFile) -> list[str] | None:
     """Return the names of the columns that a model reads; a function that makes a model is not called."""
-    found = import_object(file, file.source)
-    return None if isinstance(found, type) else input_names(found)
+    model = import_object(file, file.source)
+    return None if isinstance(model, type) else list_input_names(model)
 
 
-def import_object(request: ModelFile, what: str) -> Any:
+def import_object(request: ModelFile, name: str) -> Any:
     """Return the object `package.module:name`; its module may be in the working folder."""
-    module_name, _, name = what.partition(":")
-    _check_clear(request, module_name.partition(".")[0])
+    module_name, _, name = name.partition(":")
+    _check_not_shadowed(request, module_name.partition(".")[0])
     importlib.invalidate_caches()
     try:
         with _WORKING_FOLDER.open(Path.cwd()):
-            found: Any = importlib.import_module(module_name)
+            value: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # importing runs the user's own code
         raise request.error(
             f"'{module_name}' cannot be imported ({type(error).__name__}: {one_line(error)})"
         ) from error
     for part in name.split("."):
-        if not hasattr(found, part):
-            public = [word for word in dir(found) if not word.startswith("_")]
+        if not hasattr(value, part):
+            public = [word for word in dir(value) if not word.startswith("_")]
             raise request.error(f"there is no '{part}' in it. {did_you_mean(part, public)}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def unpickle(content: bytes) -> Any:
@@ -120,17 +131,18 @@ def unpickle(content: bytes) -> Any:
         return pickle.loads(content)
 
 
-def _check_clear(request: ModelFile, name: str) -> None:
+def _check_not_shadowed(request: ModelFile, name: str) -> None:
     """Refuse a module in the working folder that has the name of an installed package."""
-    here = PathFinder.find_spec(name, [str(Path.cwd())])
-    if here is None or not here.has_location:  # not there, or a folder without __init__.py
+    own_spec = PathFinder.find_spec(name, [str(Path.cwd())])
+    if own_spec is None or not own_spec.has_location:  # not there, or a folder without __init__.py
         return
-    known = getattr(sys.modules.get(name), "__spec__", None)
-    elsewhere = [place for place in sys.path if Path(place).resolve() != Path.cwd().resolve()]
-    other = known or PathFinder.find_spec(name, elsewhere)
-    if other is not None and other.origin != here.origin:
+    loaded_spec = getattr(sys.modules.get(name), "__spec__", None)
+    other_folders = [folder for folder in sys.path if Path(folder).resolve() != Path.cwd().resolve()]
+    installed_spec = loaded_spec or PathFinder.find_spec(name, other_folders)
+    if installed_spec is not None and installed_spec.origin != own_spec.origin:
         raise request.error(
-            f"'{name}' is {here.origin}, and also the name of the package {other.origin}. Rename the file of your own"
+            f"'{name}' is {own_spec.origin}, and also the name of the package {installed_spec.origin}. Rename the file "
+            "of your own"
         )
 
 
@@ -163,7 +175,7 @@ class _WorkingFolder(MetaPathFinder):
         """Return the place of a module, if a module in the folder, or `imported`, imports it."""
         if path is not None:  # inside a package
             return None
-        importer = _importer()
+        importer = _find_importer()
         if importer == Path(__file__):
             folders = self._opened[-1:]
         else:
@@ -172,13 +184,13 @@ class _WorkingFolder(MetaPathFinder):
         return PathFinder.find_spec(fullname, places) if places else None
 
 
-def _importer() -> Path | None:
+def _find_importer() -> Path | None:
     """Return the file whose code runs the current import; None for code without a file."""
     frame: FrameType | None = sys._getframe(1)
     machinery = (importlib.__file__, "<frozen importlib")
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(machinery) and frame.f_code.co_name not in ("find_spec", "_importer"):
+        if not file.startswith(machinery) and frame.f_code.co_name not in ("find_spec", "_find_importer"):
             return None if file.startswith("<") else Path(file).resolve()
         frame = frame.f_back
     return None
@@ -187,17 +199,17 @@ def _importer() -> Path | None:
 _WORKING_FOLDER = _WorkingFolder()
 
 
-def makes_model(found: Any) -> bool:
+def makes_model(value: Any) -> bool:
     """Return whether something is a class or a function without arguments, which makes a model."""
-    if isinstance(found, type) or not callable(found) or isinstance(found, nn.Module):
-        return isinstance(found, type)
+    if isinstance(value, type) or not callable(value) or isinstance(value, nn.Module):
+        return isinstance(value, type)
     try:
-        parameters = inspect.signature(found).parameters.values()
+        parameters = inspect.signature(value).parameters.values()
     except (TypeError, ValueError):
         return False
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return all(p.default is not p.empty or p.kind in optional for p in parameters)
 
 
-def _kind(thing: Any) -> str:
-    return f"{'an' if type(thing).__name__[0] in 'aeiouAEIOU' else 'a'} {type(thing).__name__}"
+def _kind(value: Any) -> str:
+    return f"{'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.draws import Draws
-from neuronfair.domain.population.plausible import PlausibleDomain
+from neuronfair.domain.population.plausible import Plausible
 from neuronfair.domain.twins import Domain
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision, compute_margins, include_row
@@ -309,9 +309,7 @@ class FrontierFree:
         """Return a promising one of some random records for each chain, with its sensitive values."""
         domain, d = context.domain, rows.shape[1]
         u = context.draws.uniform(t, origin, DRAWS * domain.draws_per_row, use="redraw").view(len(rows) * DRAWS, -1)
-        if (
-            not isinstance(domain, PlausibleDomain) or domain.population.draws_per_row == d
-        ):  # a number for each attribute
+        if not isinstance(domain, Plausible) or domain.population.draws_per_row == d:  # a number for each attribute
             u[:, :d] = torch.where(domain.ordered, to_the_ends(u[:, :d]), u[:, :d])
         drawn = domain.move(rows.repeat_interleave(DRAWS, 0), domain.rows_at(u)).view(len(rows), DRAWS, d)
         # The first that may be a finding, not the likeliest, which would all be similar.

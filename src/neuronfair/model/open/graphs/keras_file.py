@@ -20,12 +20,13 @@ from torch import Tensor
 from neuronfair.errors import ModelError, one_line, require
 from neuronfair.limits import TREE_FACTOR, TooLargeError, check_size, read_members, repack
 from neuronfair.model.encoding import TableEncoding
+from neuronfair.model.formats import ModelFile
 from neuronfair.model.open.frames import declared_numbers
 from neuronfair.model.open.graphs import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.keras_layers import LOOKUPS, convert, stand_ins, without_numpy_warning
-from neuronfair.model.open.names import input_names
-from neuronfair.model.open.opened import ModelFile, ModelInputs, OpenedModel, Request, black_box, compared
-from neuronfair.model.open.tensors import NetworkInput, graph_inputs, preprocessed_tensors, texts_of
+from neuronfair.model.open.names import list_input_names
+from neuronfair.model.open.opened import ModelInputs, OpenedModel, Request, compare_with_source, make_black_box
+from neuronfair.model.open.tensors import NetworkInput, graph_inputs, list_texts, preprocessed_tensors
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import read_sandboxed
 
@@ -111,11 +112,11 @@ def _open(request: Request, model: Any, known: str | None) -> OpenedModel:
     try:
         inputs = _inputs(model)
         read = {i.name for i in inputs if i.kind == "text"}
-        texts = list(dict.fromkeys(word for a in request.domain.attributes if a.name in read for word in texts_of(a)))
+        texts = list(dict.fromkeys(word for a in request.domain.attributes if a.name in read for word in list_texts(a)))
         found = graph_inputs(request, inputs, raw="all" if _prepares(model) else "named", texts=texts)
     except Unsupported as reason:  # a model that does not describe its inputs
         found = preprocessed_tensors(request) if request.preprocess is not None else None
-        return black_box(request, "Keras", _scores_of(request, model, found, ()), str(reason), digest=known)
+        return make_black_box(request, "Keras", _scores_of(request, model, found, ()), str(reason), digest=known)
     width = inputs[0].shape
     if found is None and len(width) == 1 and width[0] != TableEncoding.of(request.domain).width:
         raise request.error(f"expects {width[0]} inputs. {request.width_text()}")
@@ -126,7 +127,7 @@ def _open(request: Request, model: Any, known: str | None) -> OpenedModel:
     except Unsupported as reason:
         why = "; ".join(filter(None, (str(reason), "" if found is None else found.note)))
         try:
-            return black_box(request, "Keras", scores, why, digest=known)
+            return make_black_box(request, "Keras", scores, why, digest=known)
         except ModelError as error:
             raise ModelError(f"{error}; and {why}") from error
     if found is not None and texts and require("keras", "keras").config.backend() != "tensorflow":
@@ -135,7 +136,7 @@ def _open(request: Request, model: Any, known: str | None) -> OpenedModel:
     elif found is not None:
         opened = open_with_inputs(request, "Keras", graph, found, source=scores)
     else:
-        opened = compared(request, open_module(request, "Keras", graph), scores, known)
+        opened = compare_with_source(request, open_module(request, "Keras", graph), scores, known or "")
     return opened if known is None else replace(opened, fingerprint=known)
 
 
@@ -147,7 +148,7 @@ def _prepares(model: Any) -> bool:
 
 def names(file: ModelFile) -> list[str] | None:
     """Return the names of a model's inputs, if each is a column."""
-    return input_names(_load(file))
+    return list_input_names(_load(file))
 
 
 def _load(request: ModelFile) -> Any:

@@ -16,11 +16,12 @@ import torch
 
 from neuronfair.errors import ModelError, NeuronFairError, one_line, require
 from neuronfair.limits import SIZE_VARIABLE, TEXT_FACTOR, TooLargeError, check_size, max_bytes
+from neuronfair.model.formats import ModelFile
 from neuronfair.model.open.frames import declared_numbers, table_inputs
 from neuronfair.model.open.graphs import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.onnx_operators import SHAPED, activation, operator
-from neuronfair.model.open.names import class_note, class_order, ordered, single_columns
-from neuronfair.model.open.opened import ModelFile, ModelInputs, OpenedModel, Request, black_box, compared
+from neuronfair.model.open.names import describe_classes, list_single_columns, match_classes, order_classes
+from neuronfair.model.open.opened import ModelInputs, OpenedModel, Request, compare_with_source, make_black_box
 from neuronfair.model.open.tensors import NetworkInput, graph_inputs
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import Unreadable, read_sandboxed
@@ -164,13 +165,13 @@ def open(request: Request) -> OpenedModel:  # noqa: A001 - each reader has a fun
     opened = open_module(request, "ONNX", graph)
     if source is None:
         return replace(opened, note=f"{opened.note.removesuffix('.')}; {remark}.")
-    return compared(request, opened, source)
+    return compare_with_source(request, opened, source)
 
 
 def names(file: ModelFile) -> list[str] | None:
     """Return the names of a graph's inputs, if each is a column."""
     shapes = ((one.name, one.type.tensor_type.shape.dim[1:]) for one in _inputs(read_model(file).graph))
-    return single_columns((name, [size.dim_value or None for size in shape]) for name, shape in shapes)
+    return list_single_columns((name, [size.dim_value or None for size in shape]) for name, shape in shapes)
 
 
 def _inputs(graph: Any) -> list[Any]:
@@ -278,7 +279,7 @@ def _black_box(request: Request, model: Any, inputs: list[Any], found: ModelInpu
             break
     if scores is None:
         raise request.error(f"{why}, and {last}") from last
-    return black_box(request, "ONNX", scores, "; ".join(filter(None, (why, scores.note))))
+    return make_black_box(request, "ONNX", scores, "; ".join(filter(None, (why, scores.note))))
 
 
 def _scores_of(request: Request, model: Any, inputs: list[Any], found: ModelInputs | None) -> ModelInputs:
@@ -295,8 +296,8 @@ def _scores_of(request: Request, model: Any, inputs: list[Any], found: ModelInpu
     named = (a for node in model.graph.node if node.op_type == "ZipMap" for a in node.attribute)
     known = ([*a.ints, *(text.decode() for text in a.strings)] for a in named)
     classes: list[Any] | None = None if scores else next(known, None)
-    order = class_order(request.domain, classes)
-    remarks = ("it reads the table itself" if found is None else found.note, class_note(request.domain, classes))
+    order = match_classes(request.domain, classes)
+    remarks = ("it reads the table itself" if found is None else found.note, describe_classes(request.domain, classes))
     lengths = (one.shape[0] for one in session.get_inputs() if one.shape)
     fixed = next((length for length in lengths if isinstance(length, int) and length > 0), None)
 
@@ -327,7 +328,7 @@ def _scores_of(request: Request, model: Any, inputs: list[Any], found: ModelInpu
         tables = [answer for answer in answers if isinstance(answer, list)]
         if tables:  # a list with one dictionary of class and probability for each row
             keys = classes or list(tables[0][0])
-            return ordered(np.array([[row[key] for key in keys] for row in tables[0]]), order)
+            return order_classes(np.array([[row[key] for key in keys] for row in tables[0]]), order)
         floats = [a for a in answers if np.issubdtype(a.dtype, np.floating)]
         return np.asarray(floats[-1] if floats else answers[0]).reshape(len(arrays[names[0]]), -1)
 

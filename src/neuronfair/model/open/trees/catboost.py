@@ -13,8 +13,8 @@ import numpy.typing as npt
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line, require
 from neuronfair.model.forest import FittedTrees, Floats, Link, Tree
+from neuronfair.model.formats import ModelFile
 from neuronfair.model.open.frames import TreeColumns
-from neuronfair.model.open.opened import ModelFile
 from neuronfair.sandbox import Unreadable, read_sandboxed
 
 LINKS: dict[str, Link] = {

@@ -16,8 +16,9 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line, require
 from neuronfair.limits import TEXT_FACTOR, check_size
 from neuronfair.model.forest import FittedTrees, Floats, Link, Tree
+from neuronfair.model.formats import ModelFile
 from neuronfair.model.open.frames import TreeColumns, cells_of
-from neuronfair.model.open.opened import TRIED, ModelFile
+from neuronfair.model.open.opened import MAX_TRIAL_ROWS
 from neuronfair.model.open.trees.xgboost import SCORE_SIZE, check_offsets, check_places
 from neuronfair.sandbox import Unreadable, read_sandboxed
 
@@ -114,7 +115,7 @@ def _checked(text: str, source: str) -> tuple[str, str]:
     answers, rounds = int(known["num_class"]), int(known["num_tree_per_iteration"])
     if answers < 1 or rounds < 1 or len(trees) % rounds or rounds not in (answers, 1):
         raise ValueError("it does not have as many trees for each class")
-    check_size(answers * TRIED, f"{source}: its answers", times=SCORE_SIZE)
+    check_size(answers * MAX_TRIAL_ROWS, f"{source}: its answers", times=SCORE_SIZE)
     for tree in trees:
         _check_tree(entries(tree), columns)
     return re.sub(r"^tree_sizes=.*\n", "", model, flags=re.MULTILINE), rest

@@ -13,7 +13,8 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, one_line, require
 from neuronfair.limits import check_size
 from neuronfair.model.forest import FittedTrees, Floats, GoesLeft, Link, Tree, split_by_threshold
-from neuronfair.model.open.opened import TRIED, ModelFile
+from neuronfair.model.formats import ModelFile
+from neuronfair.model.open.opened import MAX_TRIAL_ROWS
 from neuronfair.sandbox import Unreadable, read_sandboxed
 
 Json = dict[str, Any]  # a part of XGBoost's own format
@@ -172,7 +173,7 @@ def _check(learner: Json, source: str) -> None:
     trees = model.get("trees", [])
     for tree in trees:
         _check_tree(tree, columns)
-    check_size(max(1, *classes) * TRIED, f"{source}: its answers", times=SCORE_SIZE)
+    check_size(max(1, *classes) * MAX_TRIAL_ROWS, f"{source}: its answers", times=SCORE_SIZE)
     check_places("a tree counts for a class", model.get("tree_info", []), max(1, *classes))
     rounds = model.get("iteration_indptr", [])
     if rounds:
