@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from neuronfair.audits.stages.search import _nearest
+from neuronfair.audits.stages.search import _find_nearest
 from neuronfair.audits.wording.phrases import _condition_text, condition
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
@@ -124,7 +124,7 @@ def test_people_without_the_number_are_a_group_of_their_own():
 def test_it_is_as_far_from_every_number():
     people = domain()
     rows, table = torch.tensor([[3, 0], [EMPTY, 0]]), torch.tensor([[EMPTY, 0], [1, 0]])
-    assert _nearest(people, rows, table).tolist() == [[1, 0], [EMPTY, 0]]
+    assert _find_nearest(people, rows, table).tolist() == [[1, 0], [EMPTY, 0]]
     flips = BlackBox(lambda rows: rows[:, 1] * (rows[:, 0] >= 2) * 1.0, people)  # from 22 on, and if missing
     shrunk = shrink(flips, people, torch.tensor([[EMPTY, 0], [3, 0]]), torch.tensor([[0, 0], [0, 0]]), HALF)
     assert shrunk.tolist() == [[EMPTY, 0], [2, 0]]  # nothing lies between a number and an empty cell

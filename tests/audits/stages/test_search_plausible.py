@@ -15,7 +15,7 @@ from neuronfair.audits.report import Report
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import case as stage
 from neuronfair.audits.stages.rates import audited_population, population_if_plausible, population_report
-from neuronfair.audits.stages.search import REAL, WORST
+from neuronfair.audits.stages.search import MAX_WORST_FINDINGS, MAX_WORST_RECORDS
 from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DataError, RunError
 from tests.conftest import FLIPS
@@ -84,9 +84,11 @@ def test_a_few_rows_of_the_table_come_first_then_plausible_findings():
     """SymbGen starts from the table, so it finds some who are old and some who are rich."""
     (entry,) = audit(model(), people(), settings=replace(SMALL, methods=("symbgen", "uniform"))).report.attributes
     assert all(finding.is_plausible for finding in entry.worst)
-    assert [finding.is_real for finding in entry.worst] == [True] * REAL + [False] * (WORST - REAL)
+    assert [finding.is_real for finding in entry.worst] == [True] * MAX_WORST_RECORDS + [False] * (
+        MAX_WORST_FINDINGS - MAX_WORST_RECORDS
+    )
     order = people().domain.to_table(people().rows)
-    for finding in entry.worst[:REAL]:
+    for finding in entry.worst[:MAX_WORST_RECORDS]:
         assert finding.row == {name: values[finding.number] for name, values in order.items()}
     order = [finding.is_plausible for finding in entry.findings]
     assert order == sorted(order, reverse=True)

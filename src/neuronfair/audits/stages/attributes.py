@@ -24,7 +24,13 @@ from neuronfair.audits.stages.counterfactual import (
     unread,
 )
 from neuronfair.audits.stages.rates import measure_rates
-from neuronfair.audits.stages.search import WORST, describe_findings, find_subgroups, interpret_layers, search
+from neuronfair.audits.stages.search import (
+    MAX_WORST_FINDINGS,
+    describe_findings,
+    find_subgroups,
+    interpret_layers,
+    search,
+)
 from neuronfair.audits.wording.summary import certified_sentences
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.tables.dataset import Dataset
@@ -253,7 +259,7 @@ class AttributeChoices:
             seed=settings.seed,
             importance_order=self.importance_order,
             scale=self.scale,
-            shrunk=max(WORST, round(SHRUNK * sized.samples / settings.samples)),
+            shrunk=max(MAX_WORST_FINDINGS, round(SHRUNK * sized.samples / settings.samples)),
             runs=self._runs(opened_model, view.domain.sensitive),
             population=self.population,
             opened_model=opened_model,

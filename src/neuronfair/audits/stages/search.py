@@ -46,7 +46,7 @@ from neuronfair.searches.shrink import shrink
 from neuronfair.store.ledger import make_manifest
 from neuronfair.store.run import Run
 
-POINTS = 101  # of an AS curve, at most
+MAX_CURVE_POINTS = 101  # of an AS curve, at most
 
 
 def interpret_layers(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
@@ -55,13 +55,13 @@ def interpret_layers(case: AttributeCase, audit: AttributeAudit, progress: Progr
         return
     show = count_progress(progress, "Comparing rows with their twins")
     audit.profile = interpret(case.model, case.domain, case.interpreted_rows, progress=show)
-    audit.report = replace(audit.report, interpretation=_interpretation(audit.profile))
+    audit.report = replace(audit.report, interpretation=_report_layers(audit.profile))
 
 
-def _interpretation(profile: BiasProfile) -> Interpretation:
+def _report_layers(profile: BiasProfile) -> Interpretation:
     layers = []
     for layer in profile.layers:
-        points = torch.linspace(0, len(layer.rates) - 1, min(POINTS, len(layer.rates))).round().long()
+        points = torch.linspace(0, len(layer.rates) - 1, min(MAX_CURVE_POINTS, len(layer.rates))).round().long()
         curve = torch.stack([layer.thresholds[points], layer.rates[points]], 1)
         layers.append(
             LayerReport(
@@ -80,9 +80,9 @@ def _interpretation(profile: BiasProfile) -> Interpretation:
 def search(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
     """Run the searches one after the other; Ctrl-C ends them, and what was found is kept."""
     for config in case.configs:
-        run, place = None, None
+        run, folder = None, None
         if (runs := case.runs) is not None:
-            place = f"{runs.path.name}/{config.method}"
+            folder = f"{runs.path.name}/{config.method}"
             manifest = make_manifest(
                 config,
                 case.data,
@@ -109,18 +109,18 @@ def search(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> No
         figures = outcome.summary()
         if run is not None and not outcome.interrupted:
             run.finish({"data": case.data.name, "sensitive": list(case.domain.sensitive), **figures})
-        audit.report = replace(audit.report, searches=(*audit.report.searches, _search(figures, place)))
+        audit.report = replace(audit.report, searches=(*audit.report.searches, _report_search(figures, folder)))
         audit.note(*(Note(note.name, note.seen, note.remedy) for note in outcome.health))
         if outcome.interrupted:
             raise KeyboardInterrupt
 
 
-def _search(figures: SearchSummary, place: str | None) -> SearchReport:
+def _report_search(figures: SearchSummary, folder: str | None) -> SearchReport:
     random, directed, seconds = figures["random"], figures["random_direction"], figures["seconds"]
     plausibility = figures["plausibility"]
     return SearchReport(
         method=figures["method"],
-        folder=place,
+        folder=folder,
         findings=figures["findings"],
         tried=figures["tried"],
         gsr=figures["gsr"],
@@ -131,130 +131,147 @@ def _search(figures: SearchSummary, place: str | None) -> SearchReport:
         random_direction_gsr=directed and directed["gsr"],
         lift_over_random_direction=figures["lift_over_random_direction"],
         violations=figures["violations"],
-        stop="; ".join(f"{phase}: {why}" for phase, why in figures["stop"].items()),
+        stop="; ".join(f"{phase}: {reason}" for phase, reason in figures["stop"].items()),
         plausible_share=plausibility and plausibility["share"],
     )
 
 
-WORST = 10  # findings described in full
-REAL = 4  # of them real records, where there are as many
-LOOK = 20_000  # findings among which the widest gaps of different people are looked for
+MAX_WORST_FINDINGS = 10  # described in full
+MAX_WORST_RECORDS = 4  # of them real records, where the searches found enough
+MAX_CANDIDATES = 20_000  # findings among which the widest gaps of different people are looked for
 
 
 class Candidates(NamedTuple):
-    """All findings."""
+    """All findings, and which of them are different records."""
 
     rows: Tensor  # (f, d), packed
-    once: Tensor  # the numbers of different records among them
+    indices: Tensor  # of the different records among them
     gaps: Tensor  # of those
     plausible: Tensor  # whether they and their twins are plausible
 
     def only(self, plausible: bool) -> Candidates:
         """Return those that are, or are not, plausible."""
-        chosen = self.plausible == plausible
-        return Candidates(self.rows, self.once[chosen], self.gaps[chosen], self.plausible[chosen])
+        matches = self.plausible == plausible
+        return Candidates(self.rows, self.indices[matches], self.gaps[matches], self.plausible[matches])
 
 
-class _Shown(NamedTuple):
-    which: Tensor  # the number of a finding; below 0, -1 - the number of a record in the data set
-    people: Tensor
+class Selection(NamedTuple):
+    """Rows to describe, and where each comes from: the data set, or the findings of all searches."""
+
+    rows: Tensor  # (n, d)
+    is_record: Tensor  # whether it is a record of the data set: bool, (n,)
+    indices: Tensor  # of the record in the data set, or of the finding among all findings
     goals: Tensor  # the rows that they were moved towards
 
+    def take(self, order: Tensor) -> Selection:
+        """Return some of the rows in another order."""
+        return Selection(*(part[order] for part in self))
 
-def worst_findings(case: AttributeCase, found: Candidates) -> tuple[Tensor, Tensor, list[list[int]]]:
-    """Return the findings with the widest gaps after shrinking: their numbers, shrunk rows, and changed columns.
 
-    Plausible records of the data set whose decision differs from a plausible twin's come first (their numbers are below
-    0), then plausible pairs of the searches, which stay plausible when they are shrunk, then others. There are more
-    than `REAL` records of the data set only where the searches found too few plausible pairs.
+def select_worst(case: AttributeCase, candidates: Candidates) -> tuple[Selection, list[list[int]]]:
+    """Return the findings with the widest gaps after shrinking, and the columns that differ from the shrinking's goal.
+
+    Plausible records of the data set whose decision differs from a plausible twin's come first, then plausible pairs of
+    the searches, which stay plausible when they are shrunk, then others. There are more than `MAX_WORST_RECORDS`
+    records of the data set only where the searches found too few plausible pairs.
     """
     domain = case.domain
-    parts = [_shrunk(case, case.plausible_records[0], found.only(plausible=True))]
+    parts = [_shrink_widest(case, case.plausible_records[0], candidates.only(plausible=True))]
     if case.population is not None:
-        most_real = max(REAL, WORST - len(torch.unique(domain.key(parts[0].people))))
-        others = [_shrunk(case, domain, found.only(plausible=False))] if most_real > REAL else []
-        parts += [_real(case, most_real), *others]
-    which, people, goals = map(torch.cat, zip(*parts, strict=True))
-    order = case.decision.gap(*evaluated_pairs(case, people)[2:]).argsort(descending=True, stable=True)
-    rank = torch.where(case.plausible(people) & flips_plausibly(case, people), (which >= 0).long(), 2)
-    order = order[rank[order].argsort(stable=True)]
-    _, first = np.unique(domain.key(people[order]).cpu().numpy(), return_index=True)
-    order = order[torch.from_numpy(np.sort(first)[:WORST]).to(order.device)]
-    changed = (people[order] != goals[order]) & domain.free
-    return which[order], people[order], [row.nonzero()[:, 0].tolist() for row in changed]
+        limit = max(MAX_WORST_RECORDS, MAX_WORST_FINDINGS - len(torch.unique(domain.key(parts[0].rows))))
+        has_few = limit > MAX_WORST_RECORDS
+        others = [_shrink_widest(case, domain, candidates.only(plausible=False))] if has_few else []
+        parts += [_select_records(case, limit), *others]
+    worst = Selection(*map(torch.cat, zip(*parts, strict=True)))
+    order = _order_by_gap(case, worst.rows)
+    rank = torch.where(case.plausible(worst.rows) & flips_plausibly(case, worst.rows), (~worst.is_record).long(), 2)
+    worst = worst.take(order[rank[order].argsort(stable=True)])
+    worst = worst.take(_first_indices(domain.key(worst.rows))[:MAX_WORST_FINDINGS])
+    changed = (worst.rows != worst.goals) & domain.free
+    return worst, [row.nonzero()[:, 0].tolist() for row in changed]
 
 
-def evaluated_pairs(case: AttributeCase, people: Tensor) -> Pairs:
-    """Return people and the twins that they are compared with, and the scores of both, in float64.
+def _order_by_gap(case: AttributeCase, rows: Tensor) -> Tensor:
+    """Return the order of rows by the gap between their scores and those of their twins, the widest first."""
+    return case.decision.gap(*evaluated_pairs(case, rows)[2:]).argsort(descending=True, stable=True)
+
+
+def _first_indices(keys: Tensor) -> Tensor:
+    """Return the index of the first row with each key, in the order of the rows."""
+    _, first = np.unique(keys.cpu().numpy(), axis=0, return_index=True)
+    return torch.from_numpy(np.sort(first)).to(keys.device)
+
+
+def evaluated_pairs(case: AttributeCase, rows: Tensor) -> Pairs:
+    """Return rows and the twins that they are compared with, and the scores of both, in float64.
 
     Where the decision differs from that of a plausible twin, the twin is a plausible one.
     """
-    parts = [_preferred(case, evaluation).pairs() for evaluation in _evaluations(case, people)]
+    parts = [_prefer_plausible(case, evaluation).pairs() for evaluation in _evaluate_parts(case, rows)]
     return Pairs(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def flips_plausibly(case: AttributeCase, people: Tensor) -> Tensor:
-    """Return for each person whether the decision differs from that of a plausible twin: bool, (n,)."""
+def flips_plausibly(case: AttributeCase, rows: Tensor) -> Tensor:
+    """Return for each row whether the decision differs from that of a plausible twin: bool, (n,)."""
     parts = [
         (evaluation.differs & case.pair_domain.twins(evaluation.rows).valid).any(1)
-        for evaluation in _evaluations(case, people)
+        for evaluation in _evaluate_parts(case, rows)
     ]
-    return torch.cat([people.new_zeros(0, dtype=torch.bool), *parts])
+    return torch.cat([rows.new_zeros(0, dtype=torch.bool), *parts])
 
 
-def _evaluations(case: AttributeCase, people: Tensor) -> Iterator[Evaluation]:
-    for (part,) in zip(*split_families(case.model.encoding, case.domain, people), strict=True):
+def _evaluate_parts(case: AttributeCase, rows: Tensor) -> Iterator[Evaluation]:
+    for (part,) in zip(*split_families(case.model.encoding, case.domain, rows), strict=True):
         yield evaluate(case.exact, case.domain, part, case.decision)
 
 
-def _preferred(case: AttributeCase, evaluation: Evaluation) -> Evaluation:
+def _prefer_plausible(case: AttributeCase, evaluation: Evaluation) -> Evaluation:
     """Return an evaluation without implausible twins, where the decision differs from a plausible one's."""
-    good = case.pair_domain.twins(evaluation.rows).valid & evaluation.valid
-    some = (evaluation.differs & good).any(1, keepdim=True)
-    valid = torch.where(some, good, evaluation.valid)
+    plausible = case.pair_domain.twins(evaluation.rows).valid & evaluation.valid
+    flips = (evaluation.differs & plausible).any(1, keepdim=True)
+    valid = torch.where(flips, plausible, evaluation.valid)
     return replace(evaluation, valid=valid, apart=evaluation.apart & valid)
 
 
-def _shrunk(case: AttributeCase, domain: TableDomain, found: Candidates) -> _Shown:
+def _shrink_widest(case: AttributeCase, domain: TableDomain, candidates: Candidates) -> Selection:
     """Return the widest of the findings, and what becomes of them if they are shrunk within a domain."""
-    wide = found.once[found.gaps.topk(min(len(found.gaps), LOOK)).indices]
-    # Walks leave many near copies: the widest of each region of the domain is a candidate.
-    coarse = case.model.encoding.encode(found.rows[wide].long()).cpu().numpy()
-    _, first = np.unique(np.round(coarse), axis=0, return_index=True)
-    wide = wide[torch.from_numpy(np.sort(first)[: case.shrunk]).to(wide.device)]
-    rows = found.rows[wide].long()
-    goals = _nearest(domain, rows, case.plausible_records[1])
-    return _Shown(wide, shrink(case.exact, domain, rows, goals, case.decision), goals)
+    count = min(len(candidates.gaps), MAX_CANDIDATES)
+    widest = candidates.indices[candidates.gaps.topk(count).indices]
+    # Search chains leave many near copies: the widest of each region of the domain is a candidate.
+    regions = case.model.encoding.encode(candidates.rows[widest].long()).round()
+    widest = widest[_first_indices(regions)[: case.shrunk]]
+    rows = candidates.rows[widest].long()
+    goals = _find_nearest(domain, rows, case.plausible_records[1])
+    shrunk = shrink(case.exact, domain, rows, goals, case.decision)
+    return Selection(shrunk, torch.zeros_like(widest, dtype=torch.bool), widest, goals)
 
 
-def _real(case: AttributeCase, most: int) -> _Shown:
+def _select_records(case: AttributeCase, limit: int) -> Selection:
     """Return different plausible records whose decision differs from a plausible twin's: the widest gaps."""
     rows = case.data.rows[: min(NEAR, case.samples)]
-    numbers = (case.plausible_records[0].valid(rows)).nonzero()[:, 0]
-    numbers = numbers[flips_plausibly(case, rows[numbers])]
-    gaps = case.decision.gap(*evaluated_pairs(case, rows[numbers])[2:])
-    numbers = numbers[gaps.argsort(descending=True, stable=True)]
-    _, first = np.unique(case.domain.key(rows[numbers]).cpu().numpy(), return_index=True)
-    numbers = numbers[torch.from_numpy(np.sort(first)[:most]).to(numbers.device)]
-    return _Shown(-1 - numbers, rows[numbers], rows[numbers])
+    indices = (case.plausible_records[0].valid(rows)).nonzero()[:, 0]
+    indices = indices[flips_plausibly(case, rows[indices])]
+    indices = indices[_order_by_gap(case, rows[indices])]
+    indices = indices[_first_indices(case.domain.key(rows[indices]))[:limit]]
+    return Selection(rows[indices], torch.ones_like(indices, dtype=torch.bool), indices, rows[indices])
 
 
-def _nearest(domain: TableDomain, rows: Tensor, table: Tensor) -> Tensor:
+def _find_nearest(domain: TableDomain, rows: Tensor, table: Tensor) -> Tensor:
     """Return for each row the record that differs least, sensitive attributes apart: (n, d)."""
     distance = torch.zeros(len(rows), len(table), device=rows.device)
     for column in domain.free.nonzero()[:, 0].tolist():
-        apart = rows[:, column, None] - table[None, :, column]
+        difference = rows[:, column, None] - table[None, :, column]
         attribute = domain.attributes[column]
-        step = apart.abs() / max(1, attribute.points - 1) if attribute.ordered else (apart != 0).float()
+        step = difference.abs() / max(1, attribute.points - 1) if attribute.ordered else (difference != 0).float()
         if attribute.empty is not None:  # an empty cell is as far from each number
-            lone = (rows[:, column, None] == attribute.empty) != (table[None, :, column] == attribute.empty)
-            step = torch.where(lone, 1.0, step)
+            is_single = (rows[:, column, None] == attribute.empty) != (table[None, :, column] == attribute.empty)
+            step = torch.where(is_single, 1.0, step)
         distance += step
     return table[distance.argmin(1)]
 
 
-SAMPLE = 300  # findings in the table of the page
-BINS = 30  # of the histogram of gaps
+MAX_LISTED_FINDINGS = 300  # in the table of the page
+GAP_BINS = 30  # of the histogram
 
 
 class _Sources(NamedTuple):
@@ -273,11 +290,9 @@ class _Sources(NamedTuple):
         methods = [outcome.config.method for outcome in outcomes]
         return _Sources(methods, search.to(device), number.to(device))
 
-    def place(self, finding: int) -> tuple[int, str]:
-        """Return the number of a finding in its search, and the method; below 0 it is a record in the data set."""
-        if finding < 0:
-            return -1 - finding, TABLE
-        return int(self.number[finding]), self.methods[int(self.search[finding])]
+    def of_finding(self, index: int) -> tuple[int, str]:
+        """Return the number of a finding in its search, and the method."""
+        return int(self.number[index]), self.methods[int(self.search[index])]
 
 
 def describe_findings(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
@@ -287,55 +302,57 @@ def describe_findings(case: AttributeCase, audit: AttributeAudit, progress: Prog
         return
     progress("Describing the findings", 0, None)
     domain = case.domain
-    found = Findings.join([outcome.findings for outcome in outcomes])
-    rows = found.packed
+    findings = Findings.join([outcome.findings for outcome in outcomes])
+    rows = findings.packed
     sources = _Sources.of(outcomes, rows.device)
-    # Two methods may find the same person: once is enough.
-    _, first = np.unique(domain.key(rows.long()).cpu().numpy(), return_index=True)
-    once = torch.from_numpy(np.sort(first)).to(rows.device)
-    unique = found[once]
-    scores, others = unique.scores.double(), unique.twin_scores.double()
-    gaps = case.decision.gap(scores, others)
-    plausible = case.plausible(rows[once]) & _plausible_twin(case, rows[once].long(), unique.twins(domain).long())
+    # Two methods may find the same record: one of them is enough.
+    indices = _first_indices(domain.key(rows.long()))
+    unique = findings[indices]
+    scores, twin_scores = unique.scores.double(), unique.twin_scores.double()
+    gaps = case.decision.gap(scores, twin_scores)
+    plausible = case.plausible(rows[indices]) & _has_plausible_twin(
+        case, rows[indices].long(), unique.twins(domain).long()
+    )
     generator = torch.Generator().manual_seed(case.seed)
-    order = torch.randperm(len(once), generator=generator).to(once.device)
-    drawn = once[order]
+    order = torch.randperm(len(indices), generator=generator).to(indices.device)
+    shuffled = indices[order]
     audit.report = replace(
         audit.report,
         plausible_found=None if case.population is None else int(plausible.sum()),
-        severity=_severity(gaps.cpu().numpy()),
-        probability_gaps=_probability_gaps(case, scores, others),
-        direction=(*audit.report.direction, *_found_direction(case, unique)),
-        mean_distance=mean_distance(domain, rows[once].long(), seed=case.seed),
-        regions=count_regions(domain, rows[once].long(), seed=case.seed),
-        coverage=_coverage(case, outcomes[0], rows[drawn[sources.search[drawn] == 0][:LOOK]]),
+        severity=_report_gaps(gaps.cpu().numpy()),
+        probability_gaps=_report_probability_gaps(case, scores, twin_scores),
+        direction=(*audit.report.direction, *_report_direction(case, unique)),
+        mean_distance=mean_distance(domain, rows[indices].long(), seed=case.seed),
+        regions=count_regions(domain, rows[indices].long(), seed=case.seed),
+        coverage=_report_coverage(case, outcomes[0], rows[shuffled[sources.search[shuffled] == 0][:MAX_CANDIDATES]]),
     )
-    sample = once[order[(~plausible[order]).long().argsort(stable=True)[:SAMPLE]]]
-    worst = worst_findings(case, Candidates(rows, once, gaps, plausible))
+    listed = shuffled[(~plausible[order]).long().argsort(stable=True)[:MAX_LISTED_FINDINGS]]
+    sample = Selection(rows[listed].long(), torch.zeros_like(listed, dtype=torch.bool), listed, rows[listed].long())
+    worst, changed = select_worst(case, Candidates(rows, indices, gaps, plausible))
     audit.report = replace(
         audit.report,
-        worst=_in_words(case, sources, *worst),
-        findings=_in_words(case, sources, sample, rows[sample].long(), [[] for _ in sample]),
+        worst=_describe(case, sources, worst, changed),
+        findings=_describe(case, sources, sample, [[] for _ in listed]),
     )
     if case.runs is not None:
         write_worst_findings(case.runs.path, audit.report.worst)
 
 
-def _in_words(
-    case: AttributeCase, sources: _Sources, which: Tensor, people: Tensor, changed: list[list[int]]
+def _describe(
+    case: AttributeCase, sources: _Sources, selection: Selection, changed: list[list[int]]
 ) -> tuple[Finding, ...]:
-    """Return people as findings in words.
+    """Return rows as findings in words.
 
-    `which` are the numbers of the findings. The columns in `changed` are named first for each person, then the others
-    in the order of their importance.
+    The columns in `changed` are named first for each row, then the others in the order of their importance.
     """
-    pairs = evaluated_pairs(case, people)
-    plausibilities = _shares(case, pairs.rows), _shares(case, pairs.twins)
-    twin_is_plausible = _plausible_twin(case, pairs.rows, pairs.twins).tolist()
+    pairs = evaluated_pairs(case, selection.rows)
+    plausibilities = _measure_plausibility(case, pairs.rows), _measure_plausibility(case, pairs.twins)
+    twin_is_plausible = _has_plausible_twin(case, pairs.rows, pairs.twins).tolist()
     findings = []
     for i, pair in enumerate(map(phrases.DescribedPair, *pairs)):
         columns = [*changed[i], *(c for c in case.importance_order if c not in changed[i])]
-        number, method = sources.place(int(which[i]))
+        index = int(selection.indices[i])
+        number, method = (index, TABLE) if selection.is_record[i] else sources.of_finding(index)
         finding = replace(
             phrases.finding(case.domain, case.decision, pair, columns, number, method, case.scale),
             plausibility=plausibilities[0][i],
@@ -349,44 +366,44 @@ def _in_words(
     return tuple(findings)
 
 
-def _shares(case: AttributeCase, people: Tensor) -> list[float] | list[None]:
-    """Return the plausibility of each person; None where it is not known."""
-    known = case.plausibility(people)
-    return [None] * len(people) if known is None else known.tolist()
+def _measure_plausibility(case: AttributeCase, rows: Tensor) -> list[float] | list[None]:
+    """Return the plausibility of each row; None where it is not known."""
+    plausibility = case.plausibility(rows)
+    return [None] * len(rows) if plausibility is None else plausibility.tolist()
 
 
-def _plausible_twin(case: AttributeCase, people: Tensor, twins: Tensor) -> Tensor:
+def _has_plausible_twin(case: AttributeCase, rows: Tensor, twins: Tensor) -> Tensor:
     """Return for each pair whether the twin is plausible: bool, (n,); all are where that is not known."""
     if case.pair_domain is case.domain:
-        return torch.ones(len(people), dtype=torch.bool, device=people.device)
-    fits = [
-        (every.valid & (every.rows == twin[:, None]).all(2)).any(1)
-        for part, twin in zip(*split_families(case.model.encoding, case.domain, people, twins), strict=True)
-        for every in (case.pair_domain.twins(part),)
-    ]
-    return torch.cat([people.new_zeros(0, dtype=torch.bool), *fits])
+        return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    parts = [rows.new_zeros(0, dtype=torch.bool)]
+    for row_part, twin_part in zip(*split_families(case.model.encoding, case.domain, rows, twins), strict=True):
+        plausible = case.pair_domain.twins(row_part)
+        parts.append((plausible.valid & (plausible.rows == twin_part[:, None]).all(2)).any(1))
+    return torch.cat(parts)
 
 
-def _severity(gaps: np.ndarray[Any, Any]) -> SeverityReport:
+def _report_gaps(gaps: np.ndarray[Any, Any]) -> SeverityReport:
     median, p95, largest = (float(q) for q in np.quantile(gaps, (0.5, 0.95, 1.0)))
-    counts, edges = np.histogram(gaps, BINS, (0.0, largest or 1.0))
+    counts, edges = np.histogram(gaps, GAP_BINS, (0.0, largest or 1.0))
     return SeverityReport(median, p95, largest, Histogram(tuple(edges.tolist()), tuple(counts.tolist())))
 
 
-def _probability_gaps(case: AttributeCase, scores: Tensor, others: Tensor) -> SeverityReport | None:
+def _report_probability_gaps(case: AttributeCase, scores: Tensor, twin_scores: Tensor) -> SeverityReport | None:
     """Return how far the probabilities of people and their twins lie apart; None where scores are only numbers."""
-    found = find_probabilities(case.decision, case.scale, scores, others)
-    return None if found is None else _severity((found.row - found.twin).abs().cpu().numpy())
+    probabilities = find_probabilities(case.decision, case.scale, scores, twin_scores)
+    return None if probabilities is None else _report_gaps((probabilities.row - probabilities.twin).abs().cpu().numpy())
 
 
-def _found_direction(case: AttributeCase, found: Findings) -> tuple[DirectionReport, ...]:
+def _report_direction(case: AttributeCase, findings: Findings) -> tuple[DirectionReport, ...]:
     """Return which groups the found pairs disadvantage."""
     tally = DirectionTally(case.domain, find_favourable_class(case.domain, case.decision, case.model.outputs))
-    tally.add_pairs(Pairs(found.rows, found.twins(case.domain), found.scores, found.twin_scores), case.decision)
+    pairs = Pairs(findings.rows, findings.twins(case.domain), findings.scores, findings.twin_scores)
+    tally.add_pairs(pairs, case.decision)
     return direction(case.domain, "findings", tally.direction())
 
 
-def _coverage(case: AttributeCase, outcome: SearchResult, findings: Tensor) -> CoverageReport | None:
+def _report_coverage(case: AttributeCase, outcome: SearchResult, findings: Tensor) -> CoverageReport | None:
     """Return the share of biased neurons that a finding, and that a miss, of one search activates on average.
 
     None without misses.
@@ -399,24 +416,24 @@ def _coverage(case: AttributeCase, outcome: SearchResult, findings: Tensor) -> C
     return CoverageReport(*(float(np.mean(count.shares)) for count in counts))
 
 
-MAX_FINDINGS = 20_000  # findings that rules for groups are learned from, at most
+MAX_RULE_FINDINGS = 20_000  # findings that rules for groups are learned from, at most
 
 
 def find_subgroups(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
     """Look for short rules under which discrimination is frequent, in plausible pairs if they are known."""
-    rate, found = audit.rate, [o.findings.packed for o in audit.outcomes]
-    if rate is None or not found:
+    rate, parts = audit.rate, [outcome.findings.packed for outcome in audit.outcomes]
+    if rate is None or not parts:
         return
     progress("Looking for groups", 0, None)
-    rows = torch.cat(found)
+    rows = torch.cat(parts)
     rows = rows[case.plausible(rows)]
     if len(rows) == 0 and rate.flips == 0:
         return
     if case.pair_domain is not case.domain:  # the rate of the same people, compared with plausible twins only
         rate = case.rate(case.population or "domain", case.pair_domain)
-    rows = rows[random_order(len(rows), case.seed)[:MAX_FINDINGS].to(rows.device)]
+    rows = rows[random_order(len(rows), case.seed)[:MAX_RULE_FINDINGS].to(rows.device)]
     try:
-        result = learn_subgroups(
+        groups = learn_subgroups(
             case.model,
             case.pair_domain,
             rows,
@@ -427,7 +444,7 @@ def find_subgroups(case: AttributeCase, audit: AttributeAudit, progress: Progres
             seed=case.seed + 1,
         )
     except DomainError as error:  # a rule on top of many others may not fit their table of combinations
-        seen = f"Groups in which discrimination is frequent could not be looked for: {error}"
-        audit.note(Note("no-groups", seen, "Use fewer or simpler rules."))
+        observation = f"Groups in which discrimination is frequent could not be looked for: {error}"
+        audit.note(Note("no-groups", observation, "Use fewer or simpler rules."))
         return
-    audit.report = replace(audit.report, subgroups=tuple(phrases.subgroup(case.pair_domain, group) for group in result))
+    audit.report = replace(audit.report, subgroups=tuple(phrases.subgroup(case.pair_domain, group) for group in groups))
