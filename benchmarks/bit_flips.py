@@ -32,9 +32,9 @@ from neuronfair.audits.folder import (
     WEIGHTS,
     WORST_FINDINGS,
     begin_audit,
+    find_recorded_file,
     read_report,
-    recorded_file,
-    shrunk_pair,
+    read_shrunk_pair,
 )
 from neuronfair.audits.provenance import Origin
 from neuronfair.audits.settings import AuditSettings
@@ -90,7 +90,7 @@ def looked_at(folder: Path) -> Any:
     """Return all that `replay` and the reports read of a run."""
     run = Run.open(folder)
     model = read_own_model(run)
-    nearer = next((pair for pair in map(partial(shrunk_pair, run), range(1000)) if pair is not None), None)
+    nearer = next((pair for pair in map(partial(read_shrunk_pair, run), range(1000)) if pair is not None), None)
     return plain([astuple_of(run.findings()), run.summary, run.seeds, run.domain.fingerprint, model, nearer])
 
 
@@ -132,7 +132,11 @@ def make_audit(folder: Path, opened: OpenedModel, card: Card, data: Dataset) -> 
         return path.parent == folder and path.name != FIGURES and path.name not in EYE
 
     ways = [
-        Way("going on", lambda: (begin_audit(folder, {}, text, "loans") and None, recorded_file(folder, WEIGHTS)), own),
+        Way(
+            "going on",
+            lambda: (begin_audit(folder, {}, text, "loans") and None, find_recorded_file(folder, WEIGHTS)),
+            own,
+        ),
         Way("as a baseline", lambda: read_report(folder / FIGURES), lambda p: p.name == FIGURES),
     ]
     return [*ways, *map(looking, runs)]

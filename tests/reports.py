@@ -11,7 +11,7 @@ from typing import Any
 from neuronfair.audits import report as r
 from neuronfair.audits.report import attribute as e
 from neuronfair.audits.report import counterfactual as c
-from neuronfair.audits.report.attribute import Interpretation, LayerReport, Proved, RateOf, Rates
+from neuronfair.audits.report.attribute import Interpretation, LayerReport, ProofSummary, RateOf, Rates
 from neuronfair.audits.wording.summary import certified_sentences
 from neuronfair.measure.rate import Rate
 from neuronfair.model.decision import Decision
@@ -42,12 +42,12 @@ def rates(found: int, people: int = 20_000, table: int = 1213) -> Rates:
 
 def proved(
     fair: int, unfair: int = 0, people: int = 1000, name: str = "sex", data_set: DataSetClaims | None = None
-) -> Proved:
+) -> ProofSummary:
     parts = [Part.of(count, people) for count in (people, fair, unfair, people - fair - unfair)]
     whole = fair + unfair == people
     about = ("adult", "0" * 64, tuple(name.split("+")), "", Decision())
     report = ProofReport(*about, *parts, 96, 2.5, whole, "bounds of a network", data_set=data_set)
-    return Proved.of(report, certified_sentences(report)[0])
+    return ProofSummary.of(report, certified_sentences(report)[0])
 
 
 def certified_rows(fair: int, unfair: int = 0, rows: int = 1000) -> DataSetClaims:
@@ -146,7 +146,7 @@ def counterfactual(
 
 def unread(made: r.Report, *found: c.CounterfactualReport) -> r.Report:
     """The same audit of a model that does not read the sensitive attributes: counterfactuals speak."""
-    note = e.Note(e.NOT_READ, "The model does not read it.", "Look at counterfactuals.")
+    note = e.Note(e.NOT_USED, "The model does not read it.", "Look at counterfactuals.")
     attributes = tuple(
         replace(
             one,

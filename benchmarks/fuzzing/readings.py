@@ -133,14 +133,14 @@ def run(place: Path) -> None:
 
 def audit(place: Path) -> None:
     """Look at the folder of an audit as one that goes on does, and at a finding that it shows."""
-    from neuronfair.audits.folder import check_audit_folder, check_same, shrunk_pair
+    from neuronfair.audits.folder import check_audit_folder, check_same_audit, read_shrunk_pair
     from neuronfair.store.run import Run
 
     check_audit_folder(place)
-    check_same(place, {"sensitive": ["sex"]})
+    check_same_audit(place, {"sensitive": ["sex"]})
     found = Run.open(place / "sex" / "frontier")
     for number in range(3):
-        shrunk_pair(found, number)
+        read_shrunk_pair(found, number)
     run(found.folder)
 
 

@@ -254,7 +254,7 @@ def _audit_table(model: Any, data: Any, options: Values) -> Audit:
     ready = checks.read(table.domain)
     population = options.get("population")
     people = None if population is None else read_people(population, table.domain)
-    ready.refuse(table.domain.sensitive, settings.methods_for(opened_model), settings.twins)
+    ready.refuse(table.domain.sensitive, settings.choose_methods(opened_model), settings.twins)
     pool = options.get("pool")
     origin = replace(
         case.origin,
@@ -266,11 +266,11 @@ def _audit_table(model: Any, data: Any, options: Values) -> Audit:
             opened_model,
             table,
             settings=settings,
-            ready=ready,
+            checks=ready,
             origin=origin,
             folder=folder,
             progress=show,
-            people=people,
+            own_records=people,
         )
     if result.failure is not None and (checks.fail_if or not isinstance(result.failure, EncodingError)):
         raise result.failure  # without thresholds, the report says that there is no verdict

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from neuronfair.audits.provenance import Origin, replay_options
+from neuronfair.audits.provenance import Origin, list_replay_options
 
 
 @dataclass
@@ -35,4 +35,4 @@ def test_what_a_replay_must_be_told(tmp_path, monkeypatch, source, origin, optio
     monkeypatch.chdir(tmp_path)
     if source.startswith("model."):
         Path(source).touch()
-    assert replay_options(Named(source), origin) == options
+    assert list_replay_options(Named(source), origin) == options

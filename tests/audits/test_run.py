@@ -455,7 +455,7 @@ def test_only_rules_that_are_too_many_are_a_reason_to_find_no_groups(monkeypatch
         def subgroups(*_, **__):
             raise error
 
-        monkeypatch.setattr(search_stage, "subgroups", subgroups)
+        monkeypatch.setattr(search_stage, "learn_subgroups", subgroups)
         small = AuditSettings(seeds=5, steps=5, samples=2_000, **FLIPS)
         return audit(networks.one_biased_neuron(), table(classed(networks.domain())), settings=small)
 

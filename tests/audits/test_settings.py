@@ -7,11 +7,11 @@ from neuronfair.errors import NeuronFairError
 
 
 def test_fewer_counterfactuals_are_looked_at_where_they_do_not_lead():
-    leads, beside = (AuditSettings().thorough(50_000, leads=leads) for leads in (True, False))
+    leads, beside = (AuditSettings().choose_counterfactual_settings(50_000, leads=leads) for leads in (True, False))
     assert (leads.draws, leads.permutations, leads.people) == (32, 20, 50_000)
     assert beside.permutations == 20
     assert beside.draws * beside.people <= leads.draws * leads.people / 100
-    assert AuditSettings.quick().thorough(20_000, leads=True).permutations == 5
+    assert AuditSettings.quick().choose_counterfactual_settings(20_000, leads=True).permutations == 5
 
 
 def test_what_is_no_kind_of_twins_is_refused():

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from neuronfair.audits import run as audits
-from neuronfair.audits.report.attribute import Proved
+from neuronfair.audits.report.attribute import ProofSummary
 from neuronfair.audits.stages import attributes as stages
 from neuronfair.cli import options as cluster
 from neuronfair.cli.audit import AuditOutputs
@@ -31,10 +31,10 @@ from tests.conftest import FLIPS_ONLY, Result
 from tests.scale.pools import Pickled
 from tests.store.runs import forged
 
-TABLE = ("table.csv", "--domain", "table.toml")
+DATA_SET = ("table.csv", "--domain", "table.toml")
 MODEL = ("--model", "model.safetensors")
 SMALL = ("--quick", "--starts", 8, "--steps", 8, "--samples", 2000, *FLIPS_ONLY, "--out", "run")
-AUDIT = ("audit", *TABLE, *MODEL, *SMALL)
+AUDIT = ("audit", *DATA_SET, *MODEL, *SMALL)
 FUNCTION = """
 def score(people):
     return (people["age"] + 12 * (people["sex"] == "M") - 50) / 100 + 0.5
@@ -90,7 +90,7 @@ def test_the_seconds_of_a_proof_are_an_option(run, monkeypatch):
 
     def nothing(stage, show):
         given.append(stage.seconds)
-        return stages.StagedProof(Proved.nothing(1, "not today"))
+        return stages.StagedProof(ProofSummary.nothing(1, "not today"))
 
     monkeypatch.setattr(stages.ProofStage, "prove", nothing)
     assert "No proof" not in run(*AUDIT, "--prove", 0).out
@@ -116,11 +116,11 @@ def measured(name: str) -> dict:
 @pytest.mark.skipif(sys.platform != "linux", reason="processes fork on Linux only")
 def test_stages_side_by_side_give_the_same_figures(run, monkeypatch):
     small = ("--quick", "--starts", 8, "--steps", 8, "--samples", 2000, "--prove", 0.3)
-    assert run("audit", *TABLE, *MODEL, *small, "--out", "alone").status == 0
+    assert run("audit", *DATA_SET, *MODEL, *small, "--out", "alone").status == 0
     begun = []
     monkeypatch.setattr(audits, "usable_cores", lambda: 3)
     monkeypatch.setattr(Tasks, "_fork", lambda tasks, fork=Tasks._fork: (begun.append(len(tasks._works)), fork(tasks)))
-    assert run("audit", *TABLE, *MODEL, *small, "--out", "several").status == 0
+    assert run("audit", *DATA_SET, *MODEL, *small, "--out", "several").status == 0
     assert begun == [2, 2, 11, 11]  # the checks of the inputs; the proof, with five shuffled tables and five halves
     assert measured("several") == measured("alone")
 
@@ -128,8 +128,8 @@ def test_stages_side_by_side_give_the_same_figures(run, monkeypatch):
 @pytest.mark.usefixtures("briefly")
 def test_a_model_that_is_trained_now_is_audited_on_a_cluster(run, monkeypatch):
     monkeypatch.setattr(cluster, "cluster", lambda address: nullcontext(Pickled()))
-    assert run("audit", *TABLE, *SMALL, "-q", "--ray").status == 0
-    assert run("audit", *TABLE, *SMALL[:-1], "alone", "-q").status == 0
+    assert run("audit", *DATA_SET, *SMALL, "-q", "--ray").status == 0
+    assert run("audit", *DATA_SET, *SMALL[:-1], "alone", "-q").status == 0
     found, alone = (kept(name)["attributes"][0] for name in ("run", "alone"))
     for name in ("rates", "groups", "severity", "regions", "subgroups", "interpretation"):
         assert found[name] == alone[name]
@@ -184,11 +184,11 @@ def test_the_person_on_the_page_is_the_person_on_the_terminal(run):
 
 
 def test_a_flipped_bit_in_what_an_audit_reads_back(run, refused, briefly):
-    words = ("audit", *TABLE, *SMALL)
+    words = ("audit", *DATA_SET, *SMALL)
     assert run(*words).status == 0
     commands = {
         "sex/worst.json": ("show", "run/sex/frontier", 0),
-        "audit.json": ("audit", *TABLE, *MODEL, *SMALL[:-1], "other", "--baseline", "run/audit.json"),
+        "audit.json": ("audit", *DATA_SET, *MODEL, *SMALL[:-1], "other", "--baseline", "run/audit.json"),
         **dict.fromkeys(("manifest.json", "domain.toml", "model.safetensors"), words),
     }
     for name, command in commands.items():
@@ -203,7 +203,7 @@ def test_a_flipped_bit_in_what_an_audit_reads_back(run, refused, briefly):
 
 
 def test_what_is_gone_from_an_audit(run, refused, briefly):
-    words = ("audit", *TABLE, *SMALL)
+    words = ("audit", *DATA_SET, *SMALL)
     assert run(*words).status == 0
     for name, says in (
         ("domain.toml", "was edited or removed"),
@@ -296,7 +296,7 @@ def test_the_gate(run, refused):
 
 def test_a_figure_that_is_not_known_fails_but_the_page_is_written(run):
     write("bare.csv", *(line.rsplit(",", 1)[0] for line in (HEADER, *people(200))))
-    result = run("audit", "bare.csv", *TABLE[1:], *MODEL, *SMALL, "--fail-if", "accuracy < 0.5")
+    result = run("audit", "bare.csv", *DATA_SET[1:], *MODEL, *SMALL, "--fail-if", "accuracy < 0.5")
     assert result.status == 2
     assert "accuracy" in result.err
     assert kept()["model"]["accuracy"] is None
@@ -430,9 +430,9 @@ def test_bad_tables_leave_nothing_behind(refused):
     refused("audit", "tabel.csv", *SMALL, says=("tabel.csv", "neither a file nor a data set"))
     refused("audit", "table.csv", *SMALL, says=("--domain", "--target"))
     refused("audit", "table.csv", "--target", "income", *SMALL, says=("--sensitive",))
-    refused("audit", *TABLE, "--weights", "model.safetensors", *SMALL, says=("--weights belongs to",))
+    refused("audit", *DATA_SET, "--weights", "model.safetensors", *SMALL, says=("--weights belongs to",))
     write("bare.csv", *(line.rsplit(",", 1)[0] for line in (HEADER, *people(200))))
-    refused("audit", "bare.csv", *TABLE[1:], *SMALL, says=("no labels",))
+    refused("audit", "bare.csv", *DATA_SET[1:], *SMALL, says=("no labels",))
 
 
 def test_another_audit_in_the_same_folder(run, refused, briefly):
@@ -459,7 +459,7 @@ def test_another_audit_in_the_same_folder(run, refused, briefly):
 
 def test_a_function_is_a_black_box(run, mine):
     scored = ("--model", mine, *SMALL, "--skip-encoding-check")  # it scores the first class
-    result = run("audit", *TABLE, *scored, "--verbose")
+    result = run("audit", *DATA_SET, *scored, "--verbose")
     assert (result.status, result.err) == (0, "")
     assert "Black box, searched without gradients" in " ".join(result.out.split())
     summary = kept()
@@ -477,7 +477,7 @@ def test_a_function_is_a_black_box(run, mine):
 
 def test_a_run_folder_alone_imports_nothing(run, refused, mine):
     """Who gets a run folder from elsewhere must not run the code that its manifest names."""
-    assert run("audit", *TABLE, "--model", mine, *SMALL, "--skip-encoding-check").status == 0
+    assert run("audit", *DATA_SET, "--model", mine, *SMALL, "--skip-encoding-check").status == 0
     sys.modules.pop("mine")
     refused("show", "run/sex/aequitas", 0, says=("mine:score", "Python code", "use --model mine:score"))
     forged(Path("run/sex/aequitas"), "manifest.json", "mine:score", "mine:score.npz")
@@ -496,7 +496,7 @@ def test_a_pickle_is_replayed_only_if_it_is_named(run, refused):
     table = pandas.read_csv("table.csv")
     model = make_pipeline(OneHotEncoder(handle_unknown="ignore"), LogisticRegression())
     joblib.dump(model.fit(table.drop(columns="income"), table.income), "model.joblib")
-    assert run("audit", *TABLE, "--model", "model.joblib", "--trust-pickle", *SMALL).status == 0
+    assert run("audit", *DATA_SET, "--model", "model.joblib", "--trust-pickle", *SMALL).status == 0
     replay = searched(kept())[0]["replay"]
     assert replay.endswith(" --model model.joblib --trust-pickle")
     assert "it still holds" in run(*replay.split()[1:]).out
@@ -521,7 +521,7 @@ def test_an_output_that_cannot_be_written_is_named(run, monkeypatch):
 
 def test_a_model_that_does_not_decide_fails_the_build(run, tmp_path):
     (tmp_path / "same.py").write_text("def score(people):\n    return 0 * people['age'] + 1.0\n", encoding="utf-8")
-    result = run("audit", *TABLE, "--model", "same:score", *SMALL, "--fail-if", "rate > 50%")
+    result = run("audit", *DATA_SET, "--model", "same:score", *SMALL, "--fail-if", "rate > 50%")
     sys.modules.pop("same")
     assert result.status == 2
     assert "This model gives every record the same decision, 48% right" in result.err
@@ -531,7 +531,7 @@ def test_a_model_that_does_not_decide_fails_the_build(run, tmp_path):
 
 
 def test_other_commands_take_black_boxes(run, refused, mine):
-    box = (*TABLE, "--model", mine)
+    box = (*DATA_SET, "--model", mine)
     found = figures(
         run("search", *box, "--method", "aequitas", "--starts", 20, "--steps", 5, "--out", "s", "--json", "-")
     )
@@ -558,7 +558,7 @@ def test_other_commands_take_black_boxes(run, refused, mine):
 
 
 def test_a_search_by_scores(run):
-    words = ("search", *TABLE, *MODEL, "--decision", "tolerance=0.5", "--starts", 20, "--steps", 5, "--out", "s")
+    words = ("search", *DATA_SET, *MODEL, "--decision", "tolerance=0.5", "--starts", 20, "--steps", 5, "--out", "s")
     found = figures(run(*words, "--json", "-"))
     assert found["findings"] > 0
     assert "a score of" in run("show", "s", 0).out
@@ -595,7 +595,7 @@ def test_plausible_people_and_a_population_of_ones_own(run, refused):
     Path("own.csv").write_text("\n".join([lines[0], *own]) + "\n", encoding="utf-8")
     words = (*AUDIT, "--population", "own.csv", "--json", "-")
     (entry,) = figures(run(*words))["attributes"]
-    whole = figures(run("rate", *TABLE, *MODEL, "--population", "plausible", "--samples", 2000, "--json", "-"))
+    whole = figures(run("rate", *DATA_SET, *MODEL, "--population", "plausible", "--samples", 2000, "--json", "-"))
     assert whole["rates"]["plausible"]["rate"] != entry["rates"]["plausible"]["rate"]
     kept = figures(run(*AUDIT, "--force", "--plausible", 0.05, "--json", "-"))
     assert kept["data"]["population"]["least"] == 0.05

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from neuronfair.audits.folder import claim, keep_figures
+from neuronfair.audits.folder import claim, write_audit_json
 from neuronfair.audits.report import Gate
 from neuronfair.audits.run import Result
 from neuronfair.audits.settings import AuditSettings
@@ -262,7 +262,7 @@ def told(monkeypatch):
         made = reports.report(gate=Gate(job.settings.seed == 0, ()) if job.fail_if else None)
         if target == "interrupted":
             made = replace(made, reproduction=replace(made.reproduction, interrupted=True))
-        keep_figures(outputs.out, made)
+        write_audit_json(outputs.out, made)
         if target == "unreadable":
             (outputs.out / "audit.json").write_text("damaged")
         return Result(made, {}, NeuronFairError("not judged") if target == "wrongly fed" else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neuronfair.audits.folder import keep_figures
+from neuronfair.audits.folder import write_audit_json
 from tests import reports
 from tests.render.test_export import run as make_run
 
@@ -55,7 +55,7 @@ def test_reports_in_other_formats(run, tmp_path, suffix, starts):
 
 def test_an_edited_audit_is_refused(run, refused, tmp_path):
     make_run(tmp_path / "found")
-    keep_figures(tmp_path / "found", reports.report())
+    write_audit_json(tmp_path / "found", reports.report())
     assert run("show", "found").status == 0
     path = tmp_path / "found" / "audit.json"
     path.write_bytes(path.read_bytes().replace(b'"m.onnx"', b'"n.onnx"'))

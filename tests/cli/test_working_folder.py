@@ -13,7 +13,7 @@ import neuronfair
 
 SHADOWS = ("onnx", "pandas", "pyarrow", "torch", "json", "numpy", "typing", "keras", "sklearn", "h5py", "openpyxl")
 ROWS = (f"{20 + i % 40},{'fm'[i % 2]},{'yes' if i % 40 > 15 else 'no'}\n" for i in range(80))
-TABLE = "age,sex,hired\n" + "".join(ROWS)
+DATA_SET = "age,sex,hired\n" + "".join(ROWS)
 MODEL = """
 import pandas
 from beside_me import LIMIT
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     for name in SHADOWS:
         text = f"import pathlib\npathlib.Path({str(tmp_path / 'imported')!r}).open('a').write({name!r})\n"
         (tmp_path / f"{name}.py").write_text(text)
-    (tmp_path / "table.csv").write_text(TABLE)
+    (tmp_path / "table.csv").write_text(DATA_SET)
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "inside.py").write_text(MODEL)
     (tmp_path / "beside_me.py").write_text("LIMIT = 40\n")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from neuronfair.audits.report import AuditIndex, AuditLine, Gate, GateCheck, line_of
+from neuronfair.audits.report import AuditIndex, AuditLine, Gate, GateCheck, fill_line
 from neuronfair.render.page import index_page
 from neuronfair.render.terminal import index_table, make_console
 from tests import reports
@@ -16,7 +16,7 @@ EMPTY = AuditLine("a", "m.onnx", "people.csv", "sex", "not finished")
 
 
 def line(name: str, found: int = 300, **more) -> AuditLine:
-    return line_of(
+    return fill_line(
         replace(EMPTY, name=name, **more), reports.report(reports.attribute(found=found)), f"{name}/report.html"
     )
 
@@ -27,7 +27,7 @@ def index(*lines: AuditLine) -> AuditIndex:
 
 def test_the_figures_are_those_of_the_worst_attribute():
     mild, worst = reports.attribute("sex", 100), reports.attribute("race", 5_000)
-    found = line_of(EMPTY, reports.report(mild, worst), "a/report.html")
+    found = fill_line(EMPTY, reports.report(mild, worst), "a/report.html")
     assert (found.attribute, found.random) == ("race", worst.rates.domain)
     assert found.rate == worst.rates.measured[0]
     assert (found.gap, found.gap_of) == (worst.severity.max, "scores")
@@ -38,7 +38,7 @@ def test_counterfactuals_count_only_where_an_effect_is_claimed():
     claimed = reports.counterfactual()
     for effect in (claimed, replace(claimed, claimed=not claimed.claimed)):
         made = reports.report(reports.attribute(counterfactual=effect))
-        assert (line_of(EMPTY, made, "p").counterfactual is not None) == effect.claimed
+        assert (fill_line(EMPTY, made, "p").counterfactual is not None) == effect.claimed
 
 
 def test_states():
@@ -46,12 +46,12 @@ def test_states():
         GateCheck("rate > 1%", "sex", 0.05, 0.04, 0.06, "lower end", bad, "too high") for bad in (True, False)
     )
     made = reports.report()
-    failed = line_of(EMPTY, replace(made, gate=Gate(False, (fired, held))), "p")
+    failed = fill_line(EMPTY, replace(made, gate=Gate(False, (fired, held))), "p")
     assert (failed.state, failed.fired) == ("failed", ("too high",))
-    assert line_of(EMPTY, replace(made, gate=Gate(True, (held,))), "p").state == "passed"
-    assert line_of(replace(EMPTY, error="why"), made, "p").state == "error"
+    assert fill_line(EMPTY, replace(made, gate=Gate(True, (held,))), "p").state == "passed"
+    assert fill_line(replace(EMPTY, error="why"), made, "p").state == "error"
     stopped = replace(made, attributes=(), reproduction=replace(made.reproduction, interrupted=True))
-    assert line_of(EMPTY, stopped, "p").state == "not finished"
+    assert fill_line(EMPTY, stopped, "p").state == "not finished"
 
 
 def test_the_terminal_tells_each_and_counts_them(capsys, monkeypatch):

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from neuronfair.audits.report import DataReport, DecisionReport, Verdict, worst_of
+from neuronfair.audits.report import DataReport, DecisionReport, Verdict, find_worst_attribute
 from neuronfair.audits.report.attribute import (
     DirectionReport,
     Histogram,
     Interpretation,
-    Proved,
+    ProofSummary,
     Rates,
     SeverityReport,
     SideReport,
@@ -234,7 +234,7 @@ def test_a_part_that_rounds_to_all_is_not_shown_as_all():
 
 
 def test_why_nothing_is_proved_is_said_in_a_sentence():
-    drawn = audit_page(reports.report(reports.fair(proved=Proved.nothing(10, "it shows nothing of itself"))))
+    drawn = audit_page(reports.report(reports.fair(proved=ProofSummary.nothing(10, "it shows nothing of itself"))))
     assert "No proof: it shows nothing of itself." in drawn
     assert 'class="proof"' not in drawn
 
@@ -321,7 +321,7 @@ def test_words_of_the_user_stay_words():
     assert not any("onerror" in attributes for _, attributes in parsed.tags)
     people = [json.loads(data) for data in parsed.data if data.startswith('{"columns"')]
     assert people[0]["columns"] == [EVIL + attribute for attribute in reports.PEOPLE]
-    assert list(worst_of(made.attributes).findings[3].row.values()) == people[0]["rows"][3]
+    assert list(find_worst_attribute(made.attributes).findings[3].row.values()) == people[0]["rows"][3]
 
 
 def test_what_a_page_cannot_hold_or_would_hide_is_written_out():

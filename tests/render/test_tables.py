@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from neuronfair.audits.report import BaselineReport, DecisionReport, FigureChange, Gate, GateCheck
-from neuronfair.audits.report.attribute import DirectionReport, Proved, Rates, SideReport
+from neuronfair.audits.report.attribute import DirectionReport, ProofSummary, Rates, SideReport
 from neuronfair.audits.wording.summary import metrics
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent
@@ -50,7 +50,7 @@ def test_tables_name_the_confidence_of_their_intervals():
 
 
 def test_it_shows_what_is_certified():
-    why = Proved.nothing(10, "it shows nothing of itself")
+    why = ProofSummary.nothing(10, "it shows nothing of itself")
     text = markdown(report(attribute("sex", proved=reports.proved(900, 30)), fair("race", proved=why)))
     (line,) = [cells(line) for line in text.splitlines() if line.endswith("| 1,000 |")]
     assert line == ["sex", "input space", percent(0.9), percent(0.07), percent(0.03), "1,000"]

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronfair.audits.report import EncodingCheckReport, Report, Verdict
-from neuronfair.audits.report.attribute import Note, Proved, Rates
+from neuronfair.audits.report.attribute import Note, ProofSummary, Rates
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.domain.schema.column_types import LeftOut
 from neuronfair.formatting import percent
@@ -74,7 +74,7 @@ def test_disparate_impact_without_a_favourable_outcome_asks_for_it():
 
 
 def test_what_cannot_be_certified_is_said_once_below_the_table():
-    why = Proved.nothing(10, "it shows nothing of itself")
+    why = ProofSummary.nothing(10, "it shows nothing of itself")
     text = shown(reports.report(reports.attribute(proved=why), reports.fair("race", proved=why)))
     table = text[text.index("Certified shares") :]
     assert table.count("No proof: it shows nothing of itself.") == 1

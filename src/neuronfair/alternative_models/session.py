@@ -39,7 +39,7 @@ from neuronfair.alternative_models.search import (
 )
 from neuronfair.atomic import write_text
 from neuronfair.audits.inputs import ModelSource, read_input
-from neuronfair.audits.report import Report, as_json
+from neuronfair.audits.report import Report, format_json
 from neuronfair.audits.run import run
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.schema.toml import format_domain
@@ -103,7 +103,7 @@ class AlternativesReport:
 
     def to_json(self) -> str:
         """Return the content of alternatives.json."""
-        return as_json(self)
+        return format_json(self)
 
     @staticmethod
     def from_json(text: str | bytes) -> AlternativesReport:

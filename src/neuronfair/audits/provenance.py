@@ -26,7 +26,7 @@ from neuronfair.model.weights import Card
 from neuronfair.scale.pool import Pool
 from neuronfair.store.ledger import DOMAIN, rows_digest, versions
 
-TRIED = 256  # records, and as many drawn ones, whose scores tell what scores are
+MAX_SCALE_RECORDS = 256  # records, and as many drawn ones, whose scores tell what scores are
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Origin:
     processes: int | None = None  # in which stages run side by side, at most; None: where no thread is unknown
 
 
-def about_data(data: Dataset, sensitive: Sequence[str], origin: Origin) -> DataReport:
+def report_data(data: Dataset, sensitive: Sequence[str], origin: Origin) -> DataReport:
     """Return the report on the data set."""
     target = data.domain.target
     return DataReport(
@@ -74,11 +74,11 @@ def about_data(data: Dataset, sensitive: Sequence[str], origin: Origin) -> DataR
     )
 
 
-def about_model(opened_model: OpenedModel, data: Dataset, origin: Origin) -> ModelReport:
+def report_model(opened_model: OpenedModel, data: Dataset, origin: Origin) -> ModelReport:
     """Return the report on the model; accuracy is by parts only where the training rows are known."""
     parts = {"table": data} if origin.card is None else data.split(origin.card.seed)._asdict()
-    shares = {name: _accuracy(opened_model, part) for name, part in parts.items()}
-    known = {name: share for name, share in shares.items() if share is not None}
+    shares = {name: _measure_accuracy(opened_model, part) for name, part in parts.items()}
+    accuracies = {name: share for name, share in shares.items() if share is not None}
     return ModelReport(
         source=f"trained on {data.name}" if origin.trained_here else opened_model.source,
         kind=opened_model.kind,
@@ -87,27 +87,27 @@ def about_model(opened_model: OpenedModel, data: Dataset, origin: Origin) -> Mod
         fingerprint=opened_model.fingerprint,
         outputs=opened_model.model.outputs,
         layers=dict(opened_model.model.neurons) if isinstance(opened_model.model, Network) else {},
-        accuracy=known if len(known) == len(shares) else None,
+        accuracy=accuracies if len(accuracies) == len(shares) else None,
         trained_here=origin.trained_here,
     )
 
 
-def about_decision(opened_model: OpenedModel, data: Dataset) -> DecisionReport:
+def report_decision(opened_model: OpenedModel, data: Dataset) -> DecisionReport:
     """Return the report on the decision rule."""
-    return DecisionReport(opened_model.decision.kind, opened_model.decision.value, score_scale(opened_model, data))
+    return DecisionReport(opened_model.decision.kind, opened_model.decision.value, find_score_scale(opened_model, data))
 
 
-def score_scale(opened_model: OpenedModel, data: Dataset) -> Scale:
+def find_score_scale(opened_model: OpenedModel, data: Dataset) -> Scale:
     """Return what the scores of a model are; where its kind does not tell, by those of some records."""
     if opened_model.scale is not None:
         return opened_model.scale
-    spread = torch.linspace(0, len(data) - 1, min(TRIED, len(data))).long()
-    drawn = data.domain.sample(TRIED, torch.Generator().manual_seed(0))
-    scores = opened_model.model.scores(torch.cat([data.rows[spread.to(data.rows.device)], drawn]))
+    indices = torch.linspace(0, len(data) - 1, min(MAX_SCALE_RECORDS, len(data))).long()
+    sampled_rows = data.domain.sample(MAX_SCALE_RECORDS, torch.Generator().manual_seed(0))
+    scores = opened_model.model.scores(torch.cat([data.rows[indices.to(data.rows.device)], sampled_rows]))
     return infer_scale(opened_model.decision, scores)
 
 
-def _accuracy(opened_model: OpenedModel, data: Dataset) -> float | None:
+def _measure_accuracy(opened_model: OpenedModel, data: Dataset) -> float | None:
     """Return the accuracy; None where labels and outputs do not go together."""
     target, decision = data.domain.target, opened_model.decision
     if target is None or not len(data) or not data.labelled:
@@ -115,44 +115,51 @@ def _accuracy(opened_model: OpenedModel, data: Dataset) -> float | None:
     if len(target.classes) != decision.classes(opened_model.model.outputs):
         return None
     records = prepare_records(opened_model, data)
-    decided = decision.decide(score_in_batches(records.model, records.data.rows))
-    return int((decided == data.labels.to(decided.device)).sum()) / len(data)
+    decisions = decision.decide(score_in_batches(records.model, records.data.rows))
+    return int((decisions == data.labels.to(decisions.device)).sum()) / len(data)
 
 
-def replay_options(opened_model: OpenedModel, origin: Origin) -> tuple[str, ...] | None:
+def list_replay_options(opened_model: OpenedModel, origin: Origin) -> tuple[str, ...] | None:
     """Return the options with which `neuronfair show` opens the model again; None for one that is only in memory."""
     if origin.trained_here:
         return ()
     if callable(origin.preprocess):
         return None
-    prepared = () if origin.preprocess is None else ("--preprocess", origin.preprocess)
+    preprocess_options = () if origin.preprocess is None else ("--preprocess", origin.preprocess)
     if Path(opened_model.source).is_file():
-        pickled = origin.trust_pickle or Path(opened_model.source).suffix.lower() in PICKLE_SUFFIXES
-        named = ("--model", opened_model.source, *(["--trust-pickle"] if pickled else []), *prepared)
-        return named if pickled or prepared else ()
+        is_pickle = origin.trust_pickle or Path(opened_model.source).suffix.lower() in PICKLE_SUFFIXES
+        model_options = (
+            "--model",
+            opened_model.source,
+            *(["--trust-pickle"] if is_pickle else []),
+            *preprocess_options,
+        )
+        return model_options if is_pickle or preprocess_options else ()
     if ":" not in opened_model.source:
         return None
     weights = () if origin.weights is None else ("--weights", str(origin.weights))
-    return ("--model", opened_model.source, *weights, *prepared)
+    return ("--model", opened_model.source, *weights, *preprocess_options)
 
 
-def alternatives_command(opened_model: OpenedModel, data: Dataset, origin: Origin, folder: Path | None) -> str | None:
+def format_alternatives_command(
+    opened_model: OpenedModel, data: Dataset, origin: Origin, folder: Path | None
+) -> str | None:
     """Return the command that searches for a less discriminatory model; None without a file, a folder or classes.
 
     A model that cannot be fitted again from its file is left to a kind of estimator that always can.
     """
     domain = data.domain
-    catalog = origin.table is None and data.name in DATASETS
+    is_catalog = origin.table is None and data.name in DATASETS
     if (
         folder is None
-        or not (catalog or origin.table)
+        or not (is_catalog or origin.table)
         or origin.join_options
         or not data.labelled
         or domain.target is None
     ):
         return None
-    words = ["neuronfair", "alternatives", data.name if catalog else str(origin.table)]
-    words += ["--sensitive", ",".join(domain.sensitive)] if catalog else ["--domain", str(folder / DOMAIN)]
+    words = ["neuronfair", "alternatives", data.name if is_catalog else str(origin.table)]
+    words += ["--sensitive", ",".join(domain.sensitive)] if is_catalog else ["--domain", str(folder / DOMAIN)]
     source = folder / WEIGHTS if origin.trained_here else Path(opened_model.source)
     if source.suffix.lower() in REFITTED and origin.weights is None:
         words += ["--model", str(source), *(["--trust-pickle"] if origin.trust_pickle else [])]
@@ -161,7 +168,7 @@ def alternatives_command(opened_model: OpenedModel, data: Dataset, origin: Origi
     return shlex.join([*words, "--out", f"{folder}-alternatives"])
 
 
-def reproduction(
+def report_reproduction(
     opened_model: OpenedModel,
     data: Dataset,
     settings: AuditSettings,
@@ -170,14 +177,14 @@ def reproduction(
     folder: Path | None,
 ) -> Reproduction:
     """Return how to repeat an audit, and how to export its findings."""
-    used = versions()
+    environment = versions()
     return Reproduction(
         command=origin.command,
         seed=settings.seed,
-        created=used["created"],
-        python=used["python"],
-        torch=used["torch"],
-        numpy=used["numpy"],
+        created=environment["created"],
+        python=environment["python"],
+        torch=environment["torch"],
+        numpy=environment["numpy"],
         platform=platform.platform(),
         domain=data.domain.fingerprint,
         rows=rows_digest(data.rows),
@@ -185,5 +192,5 @@ def reproduction(
         interrupted=interrupted,
         reduced=settings.reduced,
         export=None if folder is None else shlex.join(["neuronfair", "show", str(folder), "--out", "findings.xlsx"]),
-        alternatives=alternatives_command(opened_model, data, origin, folder),
+        alternatives=format_alternatives_command(opened_model, data, origin, folder),
     )

@@ -12,11 +12,17 @@ import torch
 from torch import nn
 
 from neuronfair.audits.gate.regression_set import read_regression_set, replay_regression_set
-from neuronfair.audits.gate.thresholds import GROUP_METRICS, Threshold, check_groups, read_expressions, records_needed
+from neuronfair.audits.gate.thresholds import (
+    GROUP_METRICS,
+    Threshold,
+    check_groups,
+    estimate_min_records,
+    read_expressions,
+)
 from neuronfair.audits.inputs import DRAWN_RECORDS, AuditInput, ModelSource, draw_records, prepare
-from neuronfair.audits.provenance import replay_options, score_scale
+from neuronfair.audits.provenance import find_score_scale, list_replay_options
 from neuronfair.audits.report import GateCheck, RegressionSetReport
-from neuronfair.audits.report.attribute import Proved
+from neuronfair.audits.report.attribute import ProofSummary
 from neuronfair.audits.report.counterfactual import CounterfactualReport
 from neuronfair.audits.stages.attributes import ProofStage
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder, attribute_importance
@@ -88,7 +94,7 @@ class FairnessResult:
     max_rate: float
     regression_set: RegressionSetReport | None
     rates: tuple[Rate, ...] = ()  # plausible pairs, data set and plausible records, if there is a data set; input space
-    proved: Proved | None = None  # if `proved` was set
+    proved: ProofSummary | None = None  # if `proved` was set
     counterfactual: CounterfactualReport | None = None  # with twins="counterfactual"
 
 
@@ -201,12 +207,12 @@ class Fairness:
             decision=model.decision,
             controls=False,
             twins=twins,
-            scale=score_scale(model, case.data),
+            scale=find_score_scale(model, case.data),
         )
         if (folder / config.method / MANIFEST).is_file():
             shutil.rmtree(folder)  # from an earlier run of the same test
         folder.mkdir(parents=True, exist_ok=True)
-        data, options = measured.case.data, replay_options(model, case.origin)
+        data, options = measured.case.data, list_replay_options(model, case.origin)
         attribute_case = replace(
             measured.case,
             seeds=cluster_seeds(model.model.encoding, data.rows, config.seeds, seed=seed),
@@ -246,7 +252,7 @@ def _measure(
     """Measure the flip rates and, if asked for, the counterfactual effect, and compare them with the limit."""
     data, confidence = case.data, settings.confidence
     limit = Threshold(f"flip_rate > {exact_number(max_rate)}", None, "flip_rate", ">", max_rate)
-    samples = settings.samples or max(SAMPLES, 4 * (records_needed(limit, 0.0, confidence) or SAMPLES))
+    samples = settings.samples or max(SAMPLES, 4 * (estimate_min_records(limit, 0.0, confidence) or SAMPLES))
     population = population_if_plausible(data, settings.seed) if has_table else None
     model, budget = case.opened_model, (samples, confidence, settings.seed)
     attribute_case = AttributeCase(
@@ -283,7 +289,7 @@ def _encoding_problems(case: AuditInput, settings: CheckSettings) -> list[str]:
     return [f"{report.text} {ENCODING_REMEDY}"] if report.refused else []
 
 
-def _prove(case: AuditInput, settings: CheckSettings, *, has_table: bool) -> Proved:
+def _prove(case: AuditInput, settings: CheckSettings, *, has_table: bool) -> ProofSummary:
     return ProofStage(case.opened_model, case.data, None, settings.prove).prove(has_table=has_table).proved
 
 
@@ -317,7 +323,7 @@ def _rate_problems(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
         f"{rate.sampled:,}); at most {percent(limit.number)} is allowed."
     ]
     if not limit.met_by(rate.rate):
-        min_records = records_needed(limit, rate.rate, rate.confidence)
+        min_records = estimate_min_records(limit, rate.rate, rate.confidence)
         if min_records is not None:
             remedy = f"settings=CheckSettings(samples={min_records})"
             if rate.population == "table" and rate.sampled >= len(data):

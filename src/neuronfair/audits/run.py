@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neuronfair.audits.folder import begin_audit, keep_figures, keep_weights
-from neuronfair.audits.gate.checks import LoadedChecks, attribute_sets
-from neuronfair.audits.provenance import Origin, about_data, about_decision, about_model, reproduction
+from neuronfair.audits.folder import begin_audit, write_audit_json, write_weights_once
+from neuronfair.audits.gate.checks import LoadedChecks, list_attribute_sets
+from neuronfair.audits.provenance import Origin, report_data, report_decision, report_model, report_reproduction
 from neuronfair.audits.report import (
     SCHEMA,
     DecisionReport,
@@ -56,11 +56,11 @@ def run(
     data: Dataset,
     *,
     settings: AuditSettings,
-    ready: LoadedChecks | None = None,
+    checks: LoadedChecks | None = None,
     origin: Origin | None = None,
     folder: str | Path | None = None,
     progress: Progress | None = None,
-    people: Tensor | None = None,
+    own_records: Tensor | None = None,
 ) -> Result:
     """Audit an opened model by the sensitive attributes of the data set's domain.
 
@@ -68,26 +68,26 @@ def run(
     not stop the audit. The regression set is not changed here: `LoadedChecks.extend` comes last. Stages that do not
     depend on each other run side by side, where that is safe.
     """
-    origin, ready, show = origin or Origin(), ready or LoadedChecks(), progress or show_nothing
-    prepared = _prepare(opened_model, data, settings, origin, None if folder is None else Path(folder))
-    prepared = replace(prepared, processes=_processes(prepared))
-    past = ready.replay(opened_model)
-    _lock = _begin_folder(prepared, people)  # until the audit ends
+    origin, checks, show = origin or Origin(), checks or LoadedChecks(), progress or show_nothing
+    prepared = _plan_audit(opened_model, data, settings, origin, None if folder is None else Path(folder))
+    prepared = replace(prepared, processes=_count_processes(prepared))
+    replayed = checks.replay(opened_model)
+    _lock = _begin_folder(prepared, own_records)  # until the audit ends
     stages = _Stages(prepared, show)
     try:
-        stages.run(people)
+        stages.run(own_records)
     except KeyboardInterrupt:
         stages.interrupted = True
-    report, failure = ready.evaluate(_assemble(prepared, stages), past)
-    report = conclude(report, thresholds_set=bool(ready.fail_if))
+    report, failure = checks.evaluate(_assemble_report(prepared, stages), replayed)
+    report = conclude(report, thresholds_set=bool(checks.fail_if))
     if prepared.folder is not None:
-        keep_figures(prepared.folder, report)
+        write_audit_json(prepared.folder, report)
     outcomes = {(audit.report.name, o.config.method): o for audit in stages.audits for o in audit.outcomes}
     return Result(report, outcomes, failure)
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class _AuditPlan:
     """The input of all stages, checked."""
 
     opened_model: OpenedModel
@@ -101,62 +101,64 @@ class _Prepared:
     processes: int = 1
 
 
-LARGE_NETWORK = 1_000_000  # parameters; a larger one computes in threads instead
+MIN_LARGE_PARAMETERS = 1_000_000  # parameters; a larger one computes in threads instead
 
 
-def _processes(prepared: _Prepared) -> int:
+def _count_processes(prepared: _AuditPlan) -> int:
     """Return in how many processes the stages of an audit run.
 
     Code of the user is called in one process only: it may hold a connection. By default, so is everything in a process
     with threads that we do not know.
     """
     opened_model, origin = prepared.opened_model, prepared.origin
-    of_user = opened_model.kind == "Python function" or callable(origin.preprocess) or origin.parallel is not None
+    calls_user_code = (
+        opened_model.kind == "Python function" or callable(origin.preprocess) or origin.parallel is not None
+    )
     module = opened_model.module
-    large = module is not None and sum(p.numel() for p in module.parameters()) > LARGE_NETWORK
-    most = usable_cores()
-    if of_user or large or opened_model.model.encoding.device.type != "cpu" or most < 2:
+    is_large = module is not None and sum(p.numel() for p in module.parameters()) > MIN_LARGE_PARAMETERS
+    core_count = usable_cores()
+    if calls_user_code or is_large or opened_model.model.encoding.device.type != "cpu" or core_count < 2:
         return 1
     if origin.processes is None:
-        return 1 if has_other_threads() else most
-    return min(origin.processes, most)
+        return 1 if has_other_threads() else core_count
+    return min(origin.processes, core_count)
 
 
-def _prepare(
+def _plan_audit(
     opened_model: OpenedModel, data: Dataset, settings: AuditSettings, origin: Origin, folder: Path | None
-) -> _Prepared:
+) -> _AuditPlan:
     """Check that the audit is possible before any work is done."""
     data = data.to(opened_model.model.encoding.device)
     if opened_model.unassessed:  # its decisions are none of the classes that the labels name
         data = replace(data, labels=torch.full_like(data.labels, UNKNOWN))
-    choices = attribute_sets(data.domain.sensitive)
+    choices = list_attribute_sets(data.domain.sensitive)
     views = [replace(data, domain=data.domain.with_sensitive(*choice)) for choice in choices]
     if not bool(views[-1].domain.free.any()):
         raise NeuronFairError(f"{data.domain.name}: every attribute is sensitive, so a search has nothing to change")
     if settings.twins == "counterfactual":
         for view in views:
             fit_counterfactuals(view.domain, view.rows)  # refuses what is impossible
-    return _Prepared(opened_model, data, choices, views, about_decision(opened_model, data), settings, origin, folder)
+    return _AuditPlan(opened_model, data, choices, views, report_decision(opened_model, data), settings, origin, folder)
 
 
-def _begin_folder(prepared: _Prepared, people: Tensor | None) -> Lock | None:
+def _begin_folder(prepared: _AuditPlan, own_records: Tensor | None) -> Lock | None:
     """Claim the folder of the audit, if it has one, and write its manifest and domain."""
     if prepared.folder is None:
         return None
     opened_model, data, origin = prepared.opened_model, prepared.data, prepared.origin
-    manifest = _manifest(opened_model, data, prepared.settings, prepared.choices[-1])
-    manifest["population"] = None if people is None else rows_digest(people)
+    manifest = _make_manifest(opened_model, data, prepared.settings, prepared.choices[-1])
+    manifest["population"] = None if own_records is None else rows_digest(own_records)
     domain_text = origin.domain_text or format_domain(data.domain)
     lock = begin_audit(prepared.folder, manifest, domain_text, data.domain.name)
     if origin.trained_here and origin.card is not None and opened_model.module is not None:
-        keep_weights(prepared.folder, opened_model.module, origin.card)
+        write_weights_once(prepared.folder, opened_model.module, origin.card)
     return lock
 
 
 class _Stages:
     """All stages in turn, and their results so far: Ctrl-C may end them anywhere."""
 
-    def __init__(self, prepared: _Prepared, show: Progress) -> None:
+    def __init__(self, prepared: _AuditPlan, show: Progress) -> None:
         self._prepared, self._show = prepared, show
         self.clock = Clock()
         self.audits: list[AttributeAudit] = []
@@ -164,21 +166,23 @@ class _Stages:
         self.population: PopulationReport | None = None
         self.interrupted = False
 
-    def run(self, people: Tensor | None) -> None:
+    def run(self, own_records: Tensor | None) -> None:
         """Run all stages."""
         prepared, show = self._prepared, self._show
         opened_model, data, settings = prepared.opened_model, prepared.data, prepared.settings
         with one_thread(prepared.processes > 1):
-            population = self._check_inputs(people)
+            population = self._check_inputs(own_records)
             with self.clock.of("search"):
                 show("Choosing rows to start from", 0, None)
                 seeds = cluster_seeds(opened_model.model.encoding, data.rows, settings.seeds, seed=settings.seed)
-            order = attribute_importance(opened_model.model, prepared.views[0].domain, data.rows, opened_model.decision)
+            importance_order = attribute_importance(
+                opened_model.model, prepared.views[0].domain, data.rows, opened_model.decision
+            )
             by_attribute = AttributeChoices(
                 prepared.views,
                 settings,
                 seeds=seeds,
-                importance_order=order,
+                importance_order=importance_order,
                 scale=prepared.decision.scale,
                 population=population,
                 origin=prepared.origin,
@@ -187,46 +191,50 @@ class _Stages:
             )
             by_attribute.audit_each(opened_model, self.audits, self.clock, show)
 
-    def _check_inputs(self, people: Tensor | None) -> PopulationModel | None:
+    def _check_inputs(self, own_records: Tensor | None) -> PopulationModel | None:
         """Check the encoding of the inputs and fit the population model, which is returned."""
         prepared, show = self._prepared, self._show
         data, settings = prepared.data, prepared.settings
         fitting = count_progress(show, "Fitting the population model (columns)")
-        works: list[Callable[[], Any]] = [partial(check_encoding, prepared.opened_model, data)]
-        if people is None:
-            works.append(partial(population_quality, data.domain, data.in_compared_groups.rows, seed=settings.seed))
+        tasks_to_do: list[Callable[[], Any]] = [partial(check_encoding, prepared.opened_model, data)]
+        if own_records is None:
+            tasks_to_do.append(
+                partial(population_quality, data.domain, data.in_compared_groups.rows, seed=settings.seed)
+            )
         show("Checking the input encoding", 0, None)
-        with Tasks(works, prepared.processes) as tasks:
+        with Tasks(tasks_to_do, prepared.processes) as tasks:
             if not tasks.forked:
                 (self.encoding_check,) = tasks.results([0])
             with self.clock.of("rate"):
-                population, why = audited_population(data, people, settings.seed, settings.plausible, fitting)
+                population, reason = audited_population(data, own_records, settings.seed, settings.plausible, fitting)
                 (self.encoding_check,) = tasks.results([0])
-                rows = len(data if people is None else people)
+                rows = len(data if own_records is None else own_records)
                 self.population = population_report(
-                    population, why, rows, settings.plausible, lambda: tasks.results([1])[0]
+                    population, reason, rows, settings.plausible, lambda: tasks.results([1])[0]
                 )
         return population
 
 
-def _assemble(prepared: _Prepared, stages: _Stages) -> Report:
+def _assemble_report(prepared: _AuditPlan, stages: _Stages) -> Report:
     """Return the report without its verdict."""
     opened_model, data, origin = prepared.opened_model, prepared.data, prepared.origin
     return Report(
         neuronfair=versions()["neuronfair"],
         verdict=PENDING,
-        data=replace(about_data(data, prepared.choices[-1], origin), population=stages.population),
-        model=about_model(opened_model, data, origin),
+        data=replace(report_data(data, prepared.choices[-1], origin), population=stages.population),
+        model=report_model(opened_model, data, origin),
         decision=prepared.decision,
         attributes=tuple(audit.report for audit in stages.audits),
         encoding_check=stages.encoding_check,
         seconds=stages.clock.figures(),
-        reproduction=reproduction(opened_model, data, prepared.settings, origin, stages.interrupted, prepared.folder),
+        reproduction=report_reproduction(
+            opened_model, data, prepared.settings, origin, stages.interrupted, prepared.folder
+        ),
     )
 
 
-def _manifest(opened_model: OpenedModel, data: Dataset, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
-    settings = replace(settings, methods=settings.methods_for(opened_model))
+def _make_manifest(opened_model: OpenedModel, data: Dataset, settings: AuditSettings, sensitive: Sequence[str]) -> Json:
+    settings = replace(settings, methods=settings.choose_methods(opened_model))
     budget = json.loads(json.dumps(asdict(settings)))
     for name in ("prove", "permutations"):  # a resumed audit may prove longer, or permute the groups more often
         del budget[name]

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 WHITE_BOX_METHODS, BLACK_BOX_METHODS = ("frontier", "neuronfair-plus"), ("frontier-free", "aequitas")
 LINEAR_METHODS = ("frontier", "aequitas")  # it has no neurons to follow
-FAMILY = 8  # records, twins included, for which the budgets are meant; with more twins there are fewer steps
-RANDOM_SEARCHES = 4  # counterfactual twins of a record where the flip test leads
-BUDGETS = "starting rows", "search steps", "samples", "proof seconds", "permutations"  # those of QUICK
+USUAL_TWINS = 8  # records, twins included, for which the budgets are meant; with more twins there are fewer steps
+SECONDARY_DRAWS = 4  # counterfactual twins of a record where the flip test leads
+BUDGET_NAMES = "starting rows", "search steps", "samples", "proof seconds", "permutations"  # those of QUICK
 MINIMUM_BUDGET = {"seeds": 20, "steps": 10, "samples": 2_000}
 
 
@@ -72,19 +72,23 @@ class AuditSettings:
     @property
     def reduced(self) -> tuple[str, ...]:
         """Return which budgets are smaller than the defaults, in words."""
-        both = [(getattr(self, key), getattr(AuditSettings, key)) for key in self.QUICK]
-        named = zip(BUDGETS, both, strict=True)
-        return tuple(f"{name} {short_number(own)}/{short_number(usual)}" for name, (own, usual) in named if own < usual)
+        values = [(getattr(self, key), getattr(AuditSettings, key)) for key in self.QUICK]
+        budgets = zip(BUDGET_NAMES, values, strict=True)
+        return tuple(
+            f"{name} {short_number(value)}/{short_number(default)}"
+            for name, (value, default) in budgets
+            if value < default
+        )
 
-    def thorough(self, samples: int, *, leads: bool) -> CounterfactualSettings:
+    def choose_counterfactual_settings(self, samples: int, *, leads: bool) -> CounterfactualSettings:
         """Return the budget of the counterfactual test for a sample of records; smaller unless that test leads."""
         from neuronfair.measure.counterfactual_effect import CounterfactualSettings
 
         if leads:
             return CounterfactualSettings(permutations=self.permutations, records=samples)
-        return CounterfactualSettings(RANDOM_SEARCHES, self.permutations, math.ceil(samples / 20))
+        return CounterfactualSettings(SECONDARY_DRAWS, self.permutations, math.ceil(samples / 20))
 
-    def methods_for(self, opened_model: OpenedModel) -> tuple[str, ...]:
+    def choose_methods(self, opened_model: OpenedModel) -> tuple[str, ...]:
         """Return the methods to search with; refuse those that cannot search this model."""
         from neuronfair.model.network import Network
         from neuronfair.searches.methods import check_method
@@ -97,10 +101,14 @@ class AuditSettings:
             check_method(method, opened_model.model, opened_model.decision)
         return methods
 
-    def sized(self, opened_model: OpenedModel, family: int) -> AuditSettings:
+    def scale_budgets(self, opened_model: OpenedModel, family: int) -> AuditSettings:
         """Return the settings with a budget for records that have `family` values of the sensitive attributes."""
-        size = max(1.0, family / FAMILY)
-        slow = 1 if opened_model.white_box else 2
-        way = slow * math.sqrt(size)
-        sized = {"seeds": self.seeds / way, "steps": self.steps / way, "samples": self.samples / (slow**2 * size)}
-        return replace(self, **{k: min(getattr(self, k), max(MINIMUM_BUDGET[k], round(v))) for k, v in sized.items()})
+        size = max(1.0, family / USUAL_TWINS)
+        slowness = 1 if opened_model.white_box else 2
+        divisor = slowness * math.sqrt(size)
+        budgets = {
+            "seeds": self.seeds / divisor,
+            "steps": self.steps / divisor,
+            "samples": self.samples / (slowness**2 * size),
+        }
+        return replace(self, **{k: min(getattr(self, k), max(MINIMUM_BUDGET[k], round(v))) for k, v in budgets.items()})

@@ -243,7 +243,7 @@ def run_job(
     if any(value is not None for value in (job.text, job.max_calls, job.replacements)):
         raise DataError("--text, --max-calls and --replacements are for 'neuronfair audit' with a column of texts")
     job.model.check()
-    from neuronfair.audits.folder import WEIGHTS, recorded_file
+    from neuronfair.audits.folder import WEIGHTS, find_recorded_file
     from neuronfair.audits.provenance import ParallelAudit
     from neuronfair.audits.run import run
     from neuronfair.domain.population.model import read_people
@@ -261,7 +261,7 @@ def run_job(
     for remark in audit_input.remarks:
         console.print(f"Table: {remark}")
     checks = job.checks.read(table.domain)
-    own_weights = recorded_file(outputs.out, WEIGHTS) if job.model.model is None and not outputs.force else None
+    own_weights = find_recorded_file(outputs.out, WEIGHTS) if job.model.model is None and not outputs.force else None
     opened_model, card = _open_or_train(job, table, own_weights, checks, console)
     source = replace(audit_input.source, model=job.model.model or str(outputs.out / WEIGHTS))
     origin = replace(
@@ -281,11 +281,11 @@ def run_job(
             opened_model,
             table,
             settings=job.settings,
-            ready=checks,
+            checks=checks,
             origin=origin,
             folder=outputs.out,
             progress=show,
-            people=population,
+            own_records=population,
         )
     outputs.write(result.report)
     if result.failure is None:
@@ -329,7 +329,7 @@ def _open_or_train(
     job: AuditJob, table: Dataset, own_weights: Path | None, checks: LoadedChecks, console: Console
 ) -> tuple[OpenedModel, Card | None]:
     """Return the model and, of a neuronfair classifier, its card; without --model, use `own` or train one."""
-    from neuronfair.audits.folder import check_same
+    from neuronfair.audits.folder import check_same_audit
     from neuronfair.audits.settings import WHITE_BOX_METHODS
     from neuronfair.model.weights import load_weights
     from neuronfair.store.ledger import rows_digest
@@ -339,10 +339,10 @@ def _open_or_train(
         checks.refuse(sensitive, settings.methods or WHITE_BOX_METHODS, settings.twins)
         return job.model.train(table, console, settings.seed, _choose_training(table, job.quick))
     if own_weights is not None:  # trained on the data of an earlier audit
-        check_same(own_weights.parent, {"domain": table.domain.fingerprint, "rows": rows_digest(table.rows)})
+        check_same_audit(own_weights.parent, {"domain": table.domain.fingerprint, "rows": rows_digest(table.rows)})
     path = job.model.model or str(own_weights)
     opened_model = replace(job.model.source, model=path).open(table)
-    checks.refuse(sensitive, settings.methods_for(opened_model), settings.twins)
+    checks.refuse(sensitive, settings.choose_methods(opened_model), settings.twins)
     return opened_model, load_weights(path)[1] if opened_model.kind == "neuronfair" else None
 
 
@@ -481,7 +481,7 @@ def audit_all(
 
     `neuronfair audit-all audits.toml --workers 8 --junit audits.xml`
     """
-    from neuronfair.audits.report import as_json
+    from neuronfair.audits.report import format_json
     from neuronfair.cli.audit_batch import INDEX_PAGE, AuditFile, Batch, BatchFolder
     from neuronfair.render.export import junit_of_all
     from neuronfair.render.terminal import index_table, progress_bar
@@ -514,7 +514,7 @@ def audit_all(
     if junit is not None:
         options.write_file(junit, junit_of_all(index, batch.reports))
     if output.json is not None:
-        options.write_text(output.json, as_json(index))
+        options.write_text(output.json, format_json(index))
     console.print(index_table(index))
     console.print(f"Index: {out / INDEX_PAGE}", soft_wrap=True)
     for line in index.audits:

@@ -22,9 +22,9 @@ from pathlib import Path
 from neuronfair import __version__
 from neuronfair.atomic import write_text
 from neuronfair.audits.folder import FIGURES, PAGE, check_writable, read_report, refuse_links
-from neuronfair.audits.gate.checks import attribute_sets
+from neuronfair.audits.gate.checks import list_attribute_sets
 from neuronfair.audits.gate.thresholds import read_expressions
-from neuronfair.audits.report import AuditIndex, AuditLine, Report, as_json, line_of
+from neuronfair.audits.report import AuditIndex, AuditLine, Report, fill_line, format_json
 from neuronfair.cli import options
 from neuronfair.cli.audit import AuditJob, AuditOutputs, run_job
 from neuronfair.cli.options import write_file
@@ -240,7 +240,7 @@ class AuditFile:
         domain = self._read_declared_domain(job.table)
         sensitive = options.split_names(job.table.sensitive) or (() if domain is None else domain.sensitive)
         if sensitive:
-            set_names = ["+".join(choice) for choice in attribute_sets(sensitive)]
+            set_names = ["+".join(choice) for choice in list_attribute_sets(sensitive)]
             read_expressions(job.fail_if, set_names, list(METHODS))
 
     def _read_declared_domain(self, table: options.TableOptions) -> TableDomain | None:
@@ -406,7 +406,7 @@ class Batch:
     def write(self) -> None:
         """Write the index as HTML and as JSON."""
         self.folder.out.mkdir(parents=True, exist_ok=True)
-        write_file(self.folder.out / INDEX_JSON, as_json(self.index))
+        write_file(self.folder.out / INDEX_JSON, format_json(self.index))
         write_file(self.folder.out / INDEX_PAGE, index_page(self.index))
 
     def _enter_outcome(self, audit: NamedAudit, outcome: BatchOutcome) -> None:
@@ -424,7 +424,7 @@ class Batch:
 
     def _enter_report(self, name: str, report: Report) -> None:
         self.reports[name] = report
-        self.lines[name] = line_of(self.lines[name], report, f"{name}/{PAGE}")
+        self.lines[name] = fill_line(self.lines[name], report, f"{name}/{PAGE}")
 
 
 def _close_with_generator(outcomes: Iterator[BatchOutcome]) -> Generator[BatchOutcome]:

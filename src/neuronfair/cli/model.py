@@ -101,7 +101,7 @@ def _estimate_rates(
     opened_model: OpenedModel, data: Dataset, settings: FlipRateOptions, console: Console
 ) -> dict[Population, tuple[RateOf, float]]:
     """Return the flip rate of each population, with its error; a population that cannot be sampled is left out."""
-    from neuronfair.audits.report.attribute import covering
+    from neuronfair.audits.report.attribute import widen_interval
     from neuronfair.audits.stages.rates import fit_plausible_population
     from neuronfair.audits.wording.phrases import pair_rate_of, rate_of
     from neuronfair.render.terminal import progress_bar
@@ -128,7 +128,7 @@ def _estimate_rates(
                 flip_rates[name] = pair_rate_of(pairs), pairs.rate.error
     if "table" in flip_rates and "plausible" in flip_rates:
         plausible, error = flip_rates["plausible"]
-        flip_rates["plausible"] = covering(plausible, flip_rates["table"][0]), error
+        flip_rates["plausible"] = widen_interval(plausible, flip_rates["table"][0]), error
     return flip_rates
 
 
@@ -226,7 +226,7 @@ def certify(
     if data is None or out is None:
         raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
     options.check_run_folder(out, force, (data, model.model, model.weights, table.domain, table.attributes_file))
-    from neuronfair.audits.provenance import replay_options
+    from neuronfair.audits.provenance import list_replay_options
     from neuronfair.proof.session import CERTIFICATE, problem_where
     from neuronfair.store.ledger import DOMAIN
 
@@ -240,7 +240,7 @@ def certify(
     table_data = None if _is_domain_file(data) else audit_input.data
     report, region = _prove_and_print(problem, opened_model, table_data, settings, run, ray, console)
     if problem.bounder is not None:  # otherwise there is nothing but the model's own word
-        model_arguments = replay_options(opened_model, audit_input.origin) or ("--model", str(model.model))
+        model_arguments = list_replay_options(opened_model, audit_input.origin) or ("--model", str(model.model))
         words = ["neuronfair", "certify", "--check", str(out / CERTIFICATE), *model_arguments]
         console.print(f"Check it: {shlex.join(words)}", soft_wrap=True)
     if audit_input.inferred:

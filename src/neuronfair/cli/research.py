@@ -153,7 +153,7 @@ def search(
     trained_here = model.model is None
     if trained_here and not force:
         model = replace(model, model=_find_trained_model(out))
-    from neuronfair.audits.provenance import Origin, replay_options, score_scale
+    from neuronfair.audits.provenance import Origin, find_score_scale, list_replay_options
     from neuronfair.domain.population.model import read_people
     from neuronfair.model.weights import save_weights
     from neuronfair.render.search import search_report
@@ -163,7 +163,7 @@ def search(
     from neuronfair.store.run import Run
 
     opened_model, data, card = options.open_model_and_data(table, model, console, settings.seed)
-    network, scale = opened_model.model, score_scale(opened_model, data)
+    network, scale = opened_model.model, find_score_scale(opened_model, data)
     config = replace(settings, decision=opened_model.decision, scale=scale)
     check_method(config.method, network, config.decision)
     if not trained_here:
@@ -190,7 +190,7 @@ def search(
     origin = Origin(
         trained_here=trained_here, weights=model.weights, trust_pickle=model.trust_pickle, preprocess=model.preprocess
     )
-    console.print(search_report(outcome, network, out, replay_options(opened_model, origin) or ()))
+    console.print(search_report(outcome, network, out, list_replay_options(opened_model, origin) or ()))
     output.write(_make_search_results(outcome, data))
 
 

@@ -91,13 +91,13 @@ def read_own_model(run: Run) -> str:
 def _locate_finding(folder: Path, number: int) -> tuple[Path, int]:
     """Return the run folder and number of a finding; in an audit folder, of one of its worst findings."""
     from neuronfair.audits.folder import FIGURES, folder_name
-    from neuronfair.audits.report.attribute import TABLE
+    from neuronfair.audits.report.attribute import DATA_SET
 
     if not (folder / FIGURES).is_file():
         return folder, number
     report = _read_audit_report(folder)
     pairs = [(attribute, finding) for attribute in report.attributes for finding in attribute.worst]
-    pairs = [(attribute, finding) for attribute, finding in pairs if finding.method != TABLE]
+    pairs = [(attribute, finding) for attribute, finding in pairs if finding.method != DATA_SET]
     if number >= len(pairs):
         raise RunError(f"{folder}: lists {len(pairs):,} worst findings, numbered from 0; there is no number {number}")
     attribute, finding = pairs[number]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from neuronfair.atomic import replace_file
-from neuronfair.audits.folder import check_audit_folder, check_same, claimed, record_file, recorded_file
+from neuronfair.audits.folder import check_audit_folder, check_same_audit, find_recorded_file, hold_folder, record_file
 from neuronfair.domain.draws import Draws, random_order
 from neuronfair.errors import DataError
 from neuronfair.images.archive import ImageSet
@@ -382,14 +382,14 @@ def audit_images(
     }
     if folder is not None and not force:
         check_audit_folder(folder)
-        check_same(folder, manifest)
-    there = None if folder is None or force else recorded_file(folder, WEIGHTS)
+        check_same_audit(folder, manifest)
+    there = None if folder is None or force else find_recorded_file(folder, WEIGHTS)
     if loaded is None:
         loaded = _trained(split, settings, show) if there is None else _loaded(there, split, trained=True)
     module, card = loaded
     if folder is not None and force:  # not before all that can be wrong was read
         discard(folder)
-    with claimed(folder, manifest):
+    with hold_folder(folder, manifest):
         if folder is not None and there is None:
             save_recorded(folder, WEIGHTS, lambda path: save_detector(path, module, card))
         classifier = _classifier(module, DetectorCard(card.body, card.side, classes), split, settings, folder)
@@ -485,7 +485,7 @@ def load_or_make(
     folder: Path | None, name: str, make: Callable[[], T], save: Callable[[Path, T], None], load: Callable[[Path], T]
 ) -> T:
     """Return what the file of this name keeps; where there is none yet, make it and keep it."""
-    there = None if folder is None else recorded_file(folder, name)
+    there = None if folder is None else find_recorded_file(folder, name)
     if there is not None:
         return load(there)
     made = make()

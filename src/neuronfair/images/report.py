@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.atomic import replace_file, write_text
-from neuronfair.audits.report import SCHEMA, as_json, read_json
+from neuronfair.audits.report import SCHEMA, format_json, read_json
 from neuronfair.formatting import percent, spell, with_interval
 from neuronfair.images.archive import decoder
 from neuronfair.images.detector import predictions
@@ -88,7 +88,7 @@ class ImageReport:
 
     def to_json(self) -> str:
         """Return the content of figures.json."""
-        return as_json(self)
+        return format_json(self)
 
     @staticmethod
     def from_json(text: str | bytes, source: object = "figures.json") -> ImageReport:

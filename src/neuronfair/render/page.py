@@ -15,12 +15,12 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from neuronfair import __version__, formatting
-from neuronfair.audits.report import AuditIndex, Report, Seconds, Tone, worst_of
+from neuronfair.audits.report import AuditIndex, Report, Seconds, Tone, find_worst_attribute
 from neuronfair.audits.report.attribute import (
-    FEW_RECORDS,
     MIN_GROUP_ROWS,
-    NOT_READ,
-    UNMOVED,
+    MIN_SUBGROUP_RECORDS,
+    NO_SCORE_CHANGES,
+    NOT_USED,
     AttributeReport,
     Finding,
     Interpretation,
@@ -65,7 +65,7 @@ def rendered(template: str, *, version: str = __version__, **values: Any) -> str
 
 def _worst_first(attributes: Sequence[AttributeReport]) -> list[AttributeReport]:
     """Return the attributes with the one that the headline speaks of first."""
-    worst = [worst_of(attributes)] if attributes else []
+    worst = [find_worst_attribute(attributes)] if attributes else []
     return [*worst, *(one for one in attributes if one not in worst)]
 
 
@@ -150,7 +150,8 @@ def _environment() -> Environment:
         "gap_ends": lambda gap: formatting.interval_ends(gap.value, gap.low, gap.high, " pp"),
     }
     environment.globals.update(
-        AMONG=AMONG, UNREAD=(NOT_READ, UNMOVED), TONES=TONES, FEW_RECORDS=FEW_RECORDS, MIN_GROUP_ROWS=MIN_GROUP_ROWS,
+        AMONG=AMONG, UNREAD=(NOT_USED, NO_SCORE_CHANGES), TONES=TONES, FEW_RECORDS=MIN_SUBGROUP_RECORDS,
+        MIN_GROUP_ROWS=MIN_GROUP_ROWS,
         POPULATIONS=formatting.POPULATIONS, TWINS=formatting.TWINS_OF_POPULATION, at=at, ticks=ticks, axis_end=axis_end,
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}

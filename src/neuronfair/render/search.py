@@ -15,7 +15,7 @@ from rich.text import Text
 from torch import Tensor
 
 from neuronfair.audits.comparison import Comparison
-from neuronfair.audits.folder import shrunk_pair
+from neuronfair.audits.folder import read_shrunk_pair
 from neuronfair.audits.wording import phrases
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
@@ -176,7 +176,7 @@ def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) 
     if not bool(one.plausibility.isnan()):
         lines.append(f"Likelihood: {likelihood(float(one.plausibility))}.")
     lines.append(f"Evaluated again with {'the same' if same_weights else 'other'} weights: {_state(found, decision)}")
-    if (rows := shrunk_pair(run, number)) is not None:
+    if (rows := read_shrunk_pair(run, number)) is not None:
         shrunk = _evaluated(network, *rows)
         lines += ["Shrunk, as it was reported:", *_decisions(domain, decision, scale, shrunk)]
         lines.append(f"Shrunk, {_state(shrunk, decision)}")

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from neuronfair.audits.report import Gate, RegressionSetReport, Report, worst_of
-from neuronfair.audits.report.attribute import AttributeReport, Gap, left_out_pairs, notes_of
+from neuronfair.audits.report import Gate, RegressionSetReport, Report, find_worst_attribute
+from neuronfair.audits.report.attribute import AttributeReport, Gap, list_notes, list_omissions
 from neuronfair.audits.wording import summary
 from neuronfair.audits.wording.summary import by, described, limits_of, metrics, next_steps, realistic_pairs, status
 from neuronfair.formatting import POPULATIONS, UNKNOWN, first_few, percent, printable, ratio, tally, with_interval
@@ -104,7 +104,7 @@ def _flip_rates(report: Report) -> Tabulated:
         for one in attributes
         for rate in one.rates.measured
     ]
-    notes = [*left_out_pairs(attributes), *([population.text] if population is not None else [])]
+    notes = [*list_omissions(attributes), *([population.text] if population is not None else [])]
     sure = dict.fromkeys(f" ({percent(rate.confidence)} CI)" for one in attributes for rate in one.rates.measured)
     return Tabulated("Flip rates", ("by", "population", f"flip rate{' or'.join(sure)}", "flips"), rows, notes)
 
@@ -216,7 +216,7 @@ def markdown(report: Report) -> str:
         escaped(summary.twin_explained(attributes)),
         escaped(status(report)),
         *(f"- {escaped(note)}" for note in limits_of(report)),
-        *(_titled(first_screen(worst_of(attributes))) if attributes else ()),
+        *(_titled(first_screen(find_worst_attribute(attributes))) if attributes else ()),
         *(_titled(overview(attributes)) if len(attributes) > 1 else ()),
         *_steps(report),
         *_worst(report),
@@ -304,7 +304,7 @@ def model_card(report: Report) -> str:
     tested = any(one.counterfactual for one in report.attributes)
     untested = "Only the attributes named here were changed. Proxies for them, such as a postcode, were not tested."
     box = "white" if model.white_box else "black"
-    limits = [*CARD_LIMITS, *([] if tested else [untested]), *notes_of(report.attributes)]
+    limits = [*CARD_LIMITS, *([] if tested else [untested]), *list_notes(report.attributes)]
     parts = [
         f"# Model card: {escaped(model.source)}",
         f"**{escaped(report.verdict.headline)}** {escaped(summary.twin_explained(report.attributes))}".rstrip(),

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from neuronfair import progress
-from neuronfair.audits.report import AuditIndex, Report, Tone, worst_of
+from neuronfair.audits.report import AuditIndex, Report, Tone, find_worst_attribute
 from neuronfair.audits.report.attribute import AttributeReport
 from neuronfair.audits.wording import summary
 from neuronfair.audits.wording.summary import (
@@ -187,7 +187,7 @@ def audit_report(report: Report, *, verbose: bool = False) -> RenderableType:
     headline = f"{report.verdict.headline} {summary.twin_explained(attributes)}".rstrip()
     lines: list[RenderableType] = [headline, *(Text(printable(one), style=style) for one in said), *gate]
     if attributes:
-        lines += ["", _metrics(worst_of(attributes))]
+        lines += ["", _metrics(find_worst_attribute(attributes))]
     if len(attributes) > 1:
         lines += ["", _table(overview(attributes))]
     lines += [""] if verbose or len(attributes) > 1 else []

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from neuronfair import __version__
 from neuronfair.atomic import replace_file, write_text
-from neuronfair.audits.folder import FIGURES, PAGE, claimed
+from neuronfair.audits.folder import FIGURES, PAGE, hold_folder
 from neuronfair.audits.wording.summary import NOT_MEASURED
 from neuronfair.domain.draws import Draws, random_order
 from neuronfair.domain.twins import digest
@@ -297,7 +297,7 @@ def audit_texts(
         text_column, lexicon, replacements, name, settings.max_texts, settings.seed
     )
     run_folder = None if folder is None else Path(folder)
-    with claimed(run_folder, _write_manifest(settings, lexicon, texts)):
+    with hold_folder(run_folder, _write_manifest(settings, lexicon, texts)):
         text_model = open_text_model(
             model,
             [text.text for text in domain.texts[: settings.max_calls]],

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from textwrap import shorten
 
-from neuronfair.audits.gate.thresholds import Threshold, check_count, check_rate, read_expressions, refusal
-from neuronfair.audits.report import SCHEMA, Gate, GateCheck, ThresholdState, Tone, as_json, read_json
+from neuronfair.audits.gate.thresholds import Threshold, check_count, check_rate, make_refusal, read_expressions
+from neuronfair.audits.report import SCHEMA, Gate, GateCheck, ThresholdState, Tone, format_json, read_json
 from neuronfair.audits.report.counterfactual import Interval
 from neuronfair.audits.wording.summary import NOT_MEASURED, SIGNS, Metric, Step
 from neuronfair.audits.wording.verdict import SET_ONE, threshold_state
@@ -174,7 +174,7 @@ class TextReport:
 
     def to_json(self) -> str:
         """Return the content of audit.json."""
-        return as_json(self)
+        return format_json(self)
 
     def to_junit(self, reason: object = None) -> str:
         """Return the thresholds as JUnit XML; `why` says why they could not be evaluated."""
@@ -390,9 +390,11 @@ def read_threshold(text: str, attribute: str, *, searches: bool) -> Threshold:
     """Read a threshold for texts, such as flip_rate > 1%; refuse what there is not for texts."""
     limit = read_expressions([text], [attribute], [])[0]
     if limit.figure not in ("flip_rate", "findings"):
-        raise refusal(text, "for texts there are flip_rate and findings")
+        raise make_refusal(text, "for texts there are flip_rate and findings")
     if limit.figure == "findings" and not searches:
-        raise refusal(text, "there is no search without steps. Leave out --steps 0, or set a threshold on flip_rate")
+        raise make_refusal(
+            text, "there is no search without steps. Leave out --steps 0, or set a threshold on flip_rate"
+        )
     return limit
 
 
@@ -415,9 +417,9 @@ def _check_threshold(limit: Threshold, report: TextReport, *, is_constant: bool)
     """Return whether a threshold fails; a build must not pass for lack of a measurement."""
     rate = report.flip_rate
     if rate is None:
-        raise refusal(limit.expression, "no text was answered in both versions")
+        raise make_refusal(limit.expression, "no text was answered in both versions")
     if is_constant:
-        raise refusal(
+        raise make_refusal(
             limit.expression,
             "this model gave the same decision for every text, so it cannot be assessed. Check the texts and the "
             "--decision",
@@ -426,7 +428,7 @@ def _check_threshold(limit: Threshold, report: TextReport, *, is_constant: bool)
         if report.calls_spent or not report.searches:
             spent = "all calls were spent before the searches ended"
             reason = spent if report.calls_spent else "no text has other words"
-            raise refusal(limit.expression, f"no search was made: {reason}")
+            raise make_refusal(limit.expression, f"no search was made: {reason}")
         worst = (max if limit.looks_up else min)(report.searches, key=lambda search: search.findings)
         return check_count(limit, report.attribute, worst.findings, f"Search by {worst.method}.")
     texts = f"{plural(rate.of, 'text')} that mention {report.attribute}"

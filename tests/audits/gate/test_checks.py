@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from neuronfair import AuditSettings, Checks, NeuronFairError, audit
-from neuronfair.audits.gate.checks import attribute_sets
+from neuronfair.audits.gate.checks import list_attribute_sets
 from neuronfair.domain.table import Target
 from tests.audits.test_run import table
 from tests.conftest import FLIPS
@@ -90,5 +90,5 @@ def test_an_audit_of_another_domain_is_no_baseline(tmp_path):
 
 
 def test_each_attribute_alone_then_all_together():
-    assert attribute_sets(["sex", "race", "sex"]) == [("sex",), ("race",), ("sex", "race")]
-    assert attribute_sets(["sex"]) == [("sex",)]
+    assert list_attribute_sets(["sex", "race", "sex"]) == [("sex",), ("race",), ("sex", "race")]
+    assert list_attribute_sets(["sex"]) == [("sex",)]

@@ -90,7 +90,7 @@ def test_nobody_is_added_twice_and_old_lines_stay_as_they_are(path, domain):
 
 def test_only_so_many_are_added_for_each_attribute(path, domain):
     findings = [finding(0, 0, 0, i) for i in range(5)]
-    assert extend(read_regression_set(path, domain), audit(*findings), most=3) == 3
+    assert extend(read_regression_set(path, domain), audit(*findings), limit=3) == 3
     assert [past.row["a3"] for past in read_regression_set(path, domain).past] == [0, 1, 2]
 
 

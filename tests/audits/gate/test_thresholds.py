@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronfair.audits.gate.checks import compare_with
-from neuronfair.audits.gate.thresholds import ATTRIBUTE_METRICS, AUDIT_METRICS, METRICS, check, read_expressions
-from neuronfair.audits.report.attribute import NOT_READ, Disparity, Gap, Note, Proved, Rates
+from neuronfair.audits.gate.thresholds import (
+    ATTRIBUTE_METRICS,
+    AUDIT_METRICS,
+    METRICS,
+    check_thresholds,
+    read_expressions,
+)
+from neuronfair.audits.report.attribute import NOT_USED, Disparity, Gap, Note, ProofSummary, Rates
 from neuronfair.errors import NeuronFairError
 from neuronfair.measure.rate import Rate
 from tests.reports import (
@@ -29,7 +35,7 @@ from tests.reports import (
 
 
 def fired(audit, *expressions):
-    gate = check(audit, expressions)
+    gate = check_thresholds(audit, expressions)
     assert gate.passed == (not any(c.fired for c in gate.checks))
     return [c.fired for c in gate.checks]
 
@@ -103,29 +109,29 @@ def test_what_is_proved_is_compared_as_it_is(expression, expected):
 
 def test_certified_speaks_of_the_data_set():
     made = report(attribute(proved=proved(900, 30, data_set=certified_rows(600, 150))))
-    kept, depends = check(made, ["certified < 60%", "certified_discriminatory > 10%"]).checks
+    kept, depends = check_thresholds(made, ["certified < 60%", "certified_discriminatory > 10%"]).checks
     assert (kept.fired, kept.value) == (False, 0.6)
     assert (depends.fired, depends.value) == (True, 0.15)
     with pytest.raises(NeuronFairError, match="there is no data set"):
-        check(report(attribute(proved=proved(900, 30))), ["certified < 60%"])
+        check_thresholds(report(attribute(proved=proved(900, 30))), ["certified < 60%"])
 
 
 def test_a_single_open_person_is_not_fair():
     made = report(attribute(proved=proved(10**20 - 1, 0, 10**20)))
     assert fired(made, "proved_fair < 100%", "open > 0", "proved_fair >= 1") == [True, True, False]
-    (one,) = check(made, ["proved_fair < 100%"]).checks
+    (one,) = check_thresholds(made, ["proved_fair < 100%"]).checks
     assert one.text == "proved_fair by sex: above 99.9999%; it is below 100%."
 
 
 def test_what_is_not_proved_is_not_known():
     with pytest.raises(NeuronFairError, match=r"is not known: no proof was tried for sex. Give --prove SECONDS"):
-        check(report(), ["proved_fair < 90%"])
-    unprovable = Proved.nothing(10, "it shows nothing of itself")
+        check_thresholds(report(), ["proved_fair < 90%"])
+    unprovable = ProofSummary.nothing(10, "it shows nothing of itself")
     for expression in ("proved_fair < 90%", "open > 5%"):
         with pytest.raises(NeuronFairError, match="is not known: nothing can be proved: it shows nothing of itself"):
-            check(report(attribute(proved=unprovable)), [expression])
+            check_thresholds(report(attribute(proved=unprovable)), [expression])
     with pytest.raises(NeuronFairError, match="is a share between 0% and 100%"):
-        check(report(attribute(proved=proved(900))), ["proved_fair < 90"])
+        check_thresholds(report(attribute(proved=proved(900))), ["proved_fair < 90"])
 
 
 @pytest.mark.parametrize("compare", [">", ">=", "<", "<="])
@@ -134,7 +140,7 @@ def test_the_text_does_not_contradict_itself(compare):
     rate = audit.attributes[0].rates.domain
     for end in (rate.low, rate.high):
         for number in (end, round(end, 4), round(end, 6), end + 1e-9, end - 1e-9):
-            (one,) = check(audit, [f"domain.rate {compare} {number:.17g}"]).checks
+            (one,) = check_thresholds(audit, [f"domain.rate {compare} {number:.17g}"]).checks
             judged = one.high if compare[0] == ">" else one.low
             low, high, limit = (float(text) for text in re.findall(r"([\d.]+)[%–]", one.text)[2:5])
             shown = high if compare[0] == ">" else low
@@ -142,19 +148,19 @@ def test_the_text_does_not_contradict_itself(compare):
 
 
 def test_three_digits_are_enough_where_figures_lie_apart():
-    (one,) = check(report(), ["domain.rate > 1%"]).checks
+    (one,) = check_thresholds(report(), ["domain.rate > 1%"]).checks
     assert one.text.startswith("Flip rate by sex: 3.0% (95% CI 2.7–3.4%) of 10,000 synthetic records drawn")
 
 
 def test_a_tiny_threshold_is_compared_as_a_power_of_ten():
-    (one,) = check(report(), ["domain.rate > 1e-298%"]).checks
+    (one,) = check_thresholds(report(), ["domain.rate > 1e-298%"]).checks
     assert one.fired
     assert one.text.endswith("is above 1e-298%.".replace("-", "\N{MINUS SIGN}"))
 
 
 def test_a_rate_is_judged_on_the_end_that_is_on_the_safe_side():
     few = report(attribute(found=0, people=100))  # the upper end is 3.6%
-    gate = check(few, ["domain.rate > 0.01", "domain.rate < 0.01"])
+    gate = check_thresholds(few, ["domain.rate > 0.01", "domain.rate < 0.01"])
     assert [c.judged_on for c in gate.checks] == ["upper end", "lower end"]
     assert [c.fired for c in gate.checks] == [True, True]
     assert gate.checks[0].high == pytest.approx(1 - 0.025 ** (1 / 100))
@@ -163,17 +169,17 @@ def test_a_rate_is_judged_on_the_end_that_is_on_the_safe_side():
 
 def test_as_many_people_as_it_asks_for_are_enough():
     assert fired(report(attribute(found=0, people=370)), "domain.rate > 0.01") == [False]
-    text = check(report(attribute(found=4, people=500)), ["domain.rate > 0.01"]).checks[0].note
+    text = check_thresholds(report(attribute(found=4, people=500)), ["domain.rate > 0.01"]).checks[0].note
     needed = int(text.partition("about ")[2].partition(" records")[0].replace(",", ""))
     assert Rate(round(0.008 * needed), needed, "domain").interval[1] <= 0.0101
     assert Rate(round(0.004 * needed), needed // 2, "domain").interval[1] > 0.01
 
 
 def test_it_says_when_more_people_would_not_help():
-    assert "No sample can" in check(report(fair()), ["rate > 0"]).checks[0].note
-    likely = check(report(attribute(found=6, people=500)), ["domain.rate > 0.01"]).checks[0].note
+    assert "No sample can" in check_thresholds(report(fair()), ["rate > 0"]).checks[0].note
+    likely = check_thresholds(report(attribute(found=6, people=500)), ["domain.rate > 0.01"]).checks[0].note
     assert "a larger sample would hardly change that" in likely
-    sure = check(report(attribute(found=300)), ["domain.rate > 0.01"]).checks[0].explained
+    sure = check_thresholds(report(attribute(found=300)), ["domain.rate > 0.01"]).checks[0].explained
     assert "needed" not in sure
     assert (
         "10,000 synthetic records drawn uniformly from the declared input space; the upper end is above 1%. 300 of"
@@ -183,7 +189,7 @@ def test_it_says_when_more_people_would_not_help():
 
 def test_a_table_that_is_too_small_is_said_to_be():
     small = Rates(table=rate(0, 50, "table"), domain=rate(0, 10_000))  # 0 of 50: at most 7.11%
-    (one,) = check(report(attribute(rates=small)), ["rate > 5%"]).checks
+    (one,) = check_thresholds(report(attribute(rates=small)), ["rate > 5%"]).checks
     assert one.fired
     assert (
         "too small to decide: about 72 records are needed, and the data set has 50." in one.note
@@ -197,7 +203,7 @@ def test_no_model_passes_by_the_milder_population():
     assert fired(compas, "rate > 5%", "race.rate > 5%", "table.rate > 5%", "plausible.rate > 5%") == [
         True, True, True, False,
     ]  # fmt: skip
-    (one,) = check(compas, ["rate > 5%"]).checks
+    (one,) = check_thresholds(compas, ["rate > 5%"]).checks
     assert (one.figure, one.judged_on) == ("table.rate", "upper end")
     assert one.value == 1333 / 6172
     of = "6,172 records in the data set"
@@ -205,21 +211,21 @@ def test_no_model_passes_by_the_milder_population():
     milder = "Other populations: 2.1% (upper end 2.4%) of 10,000 realistic synthetic records."
     assert one.note == f"1,333 of 6,172 flip. {milder}"
     mirrored = report(attribute(rates=Rates(table=rate(131, 6172, "table"), plausible=rate(2160, 10_000, "plausible"))))
-    (one,) = check(mirrored, ["rate > 5%"]).checks
+    (one,) = check_thresholds(mirrored, ["rate > 5%"]).checks
     assert (one.fired, one.figure) == (True, "plausible.rate")
 
 
 def test_the_flip_rate_speaks_of_people_and_not_of_records_drawn_uniformly():
     drawn = report(attribute(rates=Rates(table=rate(10, 6172, "table"), domain=rate(2160, 10_000))))
     assert fired(drawn, "flip_rate > 5%", "domain.rate > 5%") == [False, True]
-    assert check(drawn, ["flip_rate > 5%"]).checks[0].note == "10 of 6,172 flip."
+    assert check_thresholds(drawn, ["flip_rate > 5%"]).checks[0].note == "10 of 6,172 flip."
 
 
 def test_one_population_is_enough_to_be_judged_by():
     only = report(attribute(rates=Rates(plausible=rate(300, 10_000, "plausible"))))
     assert fired(only, "rate > 3.4%") == [False]
     with pytest.raises(NeuronFairError, match=r"'table.rate' is not known: it was not measured for sex"):
-        check(only, ["table.rate > 3.4%"])
+        check_thresholds(only, ["table.rate > 3.4%"])
 
 
 def between(value: float, low: float, high: float, **more) -> Gap:
@@ -249,7 +255,7 @@ def test_gaps_between_groups_are_judged_on_the_safe_side(expression, expected):
 def test_the_text_of_a_gap_names_the_groups_and_who_was_left_out():
     small = tuple(f"{name} (9 rows)" for name in "ABCDE")
     gaps = replace(GROUPS, disparate_impact=between(0.85, 0.75, 0.9, left_out=small))
-    (one,) = check(report(attribute(disparity=gaps)), ["disparate_impact < 0.8"]).checks
+    (one,) = check_thresholds(report(attribute(disparity=gaps)), ["disparate_impact < 0.8"]).checks
     assert one.explained == (
         "Disparate-impact ratio by sex: 0.85 (95% CI 0.75–0.9); the lower end is below 0.8. The selection rate "
         "('>50K') is highest for M and lowest for F. The sample is too small to rule it out. Groups that "
@@ -261,13 +267,15 @@ def test_a_gap_that_is_not_known_is_an_error():
     why = {"error_rate.difference": "the table has no labels"}
     unknown = replace(GROUPS, error_rate_difference=None, unknown=why)
     with pytest.raises(NeuronFairError, match=r"'error_rate.difference' is not known: the table has no labels"):
-        check(report(attribute(disparity=unknown)), ["error_rate.difference > 5%"])
+        check_thresholds(report(attribute(disparity=unknown)), ["error_rate.difference > 5%"])
     with pytest.raises(NeuronFairError, match=r"'disparate_impact' is not known: .* tolerance"):
-        check(report(), ["disparate_impact < 0.8"])
+        check_thresholds(report(), ["disparate_impact < 0.8"])
 
 
 def test_figures_are_written_as_people_read_them():
-    texts = [c.explained for c in check(report(), ["findings > 1e6", "gsr > 0.5", "severity.p95 > 2"]).checks]
+    texts = [
+        c.explained for c in check_thresholds(report(), ["findings > 1e6", "gsr > 0.5", "severity.p95 > 2"]).checks
+    ]
     assert texts == [
         "findings by sex: 80; it is not above 1,000,000. Search by frontier.",
         "gsr by sex: 8%; it is not above 50%. Search by frontier.",
@@ -277,7 +285,7 @@ def test_figures_are_written_as_people_read_them():
 
 def test_a_figure_is_checked_for_every_attribute_unless_one_is_named():
     both = report(attribute("sex"), fair("race"), attribute("sex+race"))
-    gate = check(both, ["rate > 0.01", "race.findings > 0", "sex+race.rate > 1%", "accuracy < 0.5"])
+    gate = check_thresholds(both, ["rate > 0.01", "race.findings > 0", "sex+race.rate > 1%", "accuracy < 0.5"])
     seen = [(c.attribute, c.fired) for c in gate.checks]
     assert seen == [
         ("sex", True),
@@ -322,7 +330,7 @@ def test_a_model_that_nobody_was_found_for_passes_every_limit():
 )
 def test_what_cannot_be_judged_is_an_error(expression, says):
     with pytest.raises(NeuronFairError, match=says):
-        check(report(), ["rate > 0.5", expression])
+        check_thresholds(report(), ["rate > 0.5", expression])
 
 
 @pytest.mark.parametrize(
@@ -339,7 +347,7 @@ def test_what_cannot_be_judged_is_an_error(expression, says):
 )
 def test_an_unknown_figure_is_an_error_and_not_a_pass(expression, audit):
     with pytest.raises(NeuronFairError, match=r"not known|no search"):
-        check(audit, [expression])
+        check_thresholds(audit, [expression])
 
 
 @pytest.mark.parametrize(
@@ -348,7 +356,7 @@ def test_an_unknown_figure_is_an_error_and_not_a_pass(expression, audit):
 def test_a_model_that_decides_alike_for_everybody_does_not_pass(expression):
     constant = fair(health=(Note("constant-decision", "", ""),))
     with pytest.raises(NeuronFairError, match=r"gave the same decision to every record, so it cannot be assessed"):
-        check(report(constant), [expression])
+        check_thresholds(report(constant), [expression])
     assert fired(report(constant), "worst_auc > 0.3", "accuracy < 0.5") == [True, False]
     other = fair(health=(Note("train-mode", "", ""),))
     assert fired(report(other), "rate > 0.01") == [False]
@@ -357,18 +365,18 @@ def test_a_model_that_decides_alike_for_everybody_does_not_pass(expression):
 def test_why_there_is_no_layer():
     cut = report(attribute(interpretation=None))
     with pytest.raises(NeuronFairError, match="interrupted before the layers were interpreted"):
-        check(replace(cut, model=replace(MODEL, layers={"layer1": 4})), ["worst_auc > 0.3"])
+        check_thresholds(replace(cut, model=replace(MODEL, layers={"layer1": 4})), ["worst_auc > 0.3"])
     with pytest.raises(NeuronFairError, match="a linear model has no hidden layers"):
-        check(replace(cut, model=replace(MODEL, layers={})), ["worst_auc > 0.3"])
+        check_thresholds(replace(cut, model=replace(MODEL, layers={})), ["worst_auc > 0.3"])
     with pytest.raises(NeuronFairError, match="a black box has no layers"):
-        check(replace(cut, model=replace(MODEL, white_box=False)), ["worst_auc > 0.3"])
+        check_thresholds(replace(cut, model=replace(MODEL, white_box=False)), ["worst_auc > 0.3"])
 
 
 def test_accuracy_is_that_on_unseen_rows_or_else_on_the_table():
     only_table = report(model=replace(MODEL, accuracy={"table": 0.7}))
     assert fired(only_table, "accuracy < 0.8", "accuracy.table < 0.6") == [True, False]
     with pytest.raises(NeuronFairError, match="not known"):
-        check(only_table, ["accuracy.test < 0.8"])
+        check_thresholds(only_table, ["accuracy.test < 0.8"])
 
 
 def test_the_regression_set_can_be_limited():
@@ -381,7 +389,7 @@ def test_the_regression_set_can_be_limited():
     unfit = report(regression_set=replace(REGRESSION_SET, replayed=0, still_flips=0, fixed=0, unfit=4))
     assert fired(unfit, "regression_set.unfit > 0") == [True]
     with pytest.raises(NeuronFairError, match=r"none of the 4 counterexamples in c\.jsonl fits"):
-        check(unfit, ["regression_set.still_flips > 0"])
+        check_thresholds(unfit, ["regression_set.still_flips > 0"])
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), [(300, 300, False), (300, 330, False), (300, 500, True)])
@@ -401,13 +409,13 @@ def test_plausible_people_count_as_the_others_do():
     three = Rates(rate(1, 50, "table"), rate(300, 10_000, "plausible"), rate(10, 10_000))
     made = report(attribute(rates=three))
     assert fired(made, "plausible.rate > 2%", "plausible.rate > 4%", "domain.rate > 2%") == [True, False, False]
-    (one,) = check(made, ["rate > 4%"]).checks
+    (one,) = check_thresholds(made, ["rate > 4%"]).checks
     assert (one.fired, one.figure) == (True, "table.rate")
-    (one,) = check(report(attribute(rates=replace(three, table=None))), ["rate > 2%"]).checks
+    (one,) = check_thresholds(report(attribute(rates=replace(three, table=None))), ["rate > 2%"]).checks
     assert (one.fired, one.figure) == (True, "plausible.rate")
     assert "of 10,000 realistic synthetic records" in one.text
     then = report(attribute(rates=replace(three, plausible=rate(100, 10_000, "plausible"))))
-    (one,) = check(replace(made, baseline=compare_with(made, then)), ["plausible.rate.change > 0"]).checks
+    (one,) = check_thresholds(replace(made, baseline=compare_with(made, then)), ["plausible.rate.change > 0"]).checks
     assert (one.fired, one.value) == (True, pytest.approx(0.02))
 
 
@@ -420,21 +428,21 @@ def test_a_change_of_one_population_is_enough():
     drawn = (rate(300, 10_000, "plausible"), rate(100, 10_000, "plausible"))
     then = report(attribute(rates=Rates(table=rate(10, 1000, "table"), plausible=drawn[0])))
     now = report(attribute(rates=Rates(table=rate(90, 1000, "table"), plausible=drawn[1])))
-    (one,) = check(replace(now, baseline=compare_with(now, then)), ["rate.change > 0"]).checks
+    (one,) = check_thresholds(replace(now, baseline=compare_with(now, then)), ["rate.change > 0"]).checks
     assert (one.fired, one.figure) == (True, "table.rate.change")
     assert one.value == pytest.approx(0.08)
     assert "95% CI" in one.text
     less = [replace(one, attributes=(_at_confidence(one.attributes[0], 0.9),)) for one in (now, then)]
-    (one,) = check(replace(less[0], baseline=compare_with(*less)), ["rate.change > 0"]).checks
+    (one,) = check_thresholds(replace(less[0], baseline=compare_with(*less)), ["rate.change > 0"]).checks
     assert "90% CI" in one.text
-    (one,) = check(replace(now, baseline=compare_with(now, then)), ["rate.change < 0"]).checks
+    (one,) = check_thresholds(replace(now, baseline=compare_with(now, then)), ["rate.change < 0"]).checks
     assert (one.fired, one.figure) == (True, "plausible.rate.change")
 
 
 def test_a_fall_can_be_asked_for():
     now, then = (report(attribute(rates=Rates(plausible=rate(n, 10_000, "plausible")))) for n in (100, 300))
     audit = replace(now, baseline=compare_with(now, then))
-    gate = check(audit, ["sex.rate.change < 0", "rate.change < -0.019"])
+    gate = check_thresholds(audit, ["sex.rate.change < 0", "rate.change < -0.019"])
     assert [c.fired for c in gate.checks] == [True, False]  # at least 1.45 points lower
     assert gate.checks[0].value == pytest.approx(-0.02)
     assert gate.checks[0].judged_on == "upper end"
@@ -445,7 +453,7 @@ def test_a_change_that_cannot_be_compared_is_an_error():
     with pytest.raises(
         NeuronFairError, match=r"'flip_rate.change' is not known: sex cannot be compared.*only then: race"
     ):
-        check(replace(now, baseline=compare_with(now, then)), ["rate.change > 0"])
+        check_thresholds(replace(now, baseline=compare_with(now, then)), ["rate.change > 0"])
 
 
 def test_the_older_spelling_of_the_flip_rate_means_the_same():
@@ -563,7 +571,9 @@ def test_counterfactuals_are_judged_on_the_safe_side(expression, expected):
 
 
 def test_the_text_of_counterfactuals_says_what_they_are_and_when_people_are_too_few():
-    (one,) = check(report(attribute(counterfactual=counterfactual())), ["counterfactual.rate > 0.195"]).checks
+    (one,) = check_thresholds(
+        report(attribute(counterfactual=counterfactual())), ["counterfactual.rate > 0.195"]
+    ).checks
     assert (
         one.text == "Flip rate of counterfactual twins by sex: 19.0% (95% CI 18.1–19.9%); the upper end is above 19.5%."
     )
@@ -573,18 +583,18 @@ def test_the_text_of_counterfactuals_says_what_they_are_and_when_people_are_too_
 
 def test_counterfactuals_that_are_not_known_are_an_error():
     with pytest.raises(NeuronFairError, match=r"'counterfactual.rate' is not known: no counterfactual test was"):
-        check(report(), ["counterfactual.rate > 0.1"])
+        check_thresholds(report(), ["counterfactual.rate > 0.1"])
     impossible = attribute(health=(Note("no-counterfactuals", "Nobody was compared: too few.", "…"),))
     with pytest.raises(NeuronFairError, match=r"not known: Nobody was compared: too few"):
-        check(report(impossible), ["counterfactual.excess > 0.1"])
+        check_thresholds(report(impossible), ["counterfactual.excess > 0.1"])
 
 
 def test_an_empty_flip_test_is_said_to_be_empty():
-    unread = fair(health=(Note(NOT_READ, "…", "…"),))
-    (one,) = check(report(unread), ["rate > 0.01"]).checks
+    unread = fair(health=(Note(NOT_USED, "…", "…"),))
+    (one,) = check_thresholds(report(unread), ["rate > 0.01"]).checks
     assert not one.fired
     assert "flips do not show proxies: limit counterfactual.excess, too" in one.note
-    assert "says nothing" not in check(report(fair()), ["rate > 0.01"]).checks[0].text
+    assert "says nothing" not in check_thresholds(report(fair()), ["rate > 0.01"]).checks[0].text
 
 
 def test_a_change_of_counterfactuals_is_judged_on_what_is_certain():

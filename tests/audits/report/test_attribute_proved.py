@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neuronfair.audits.report.attribute import Part, Proved
+from neuronfair.audits.report.attribute import Part, ProofSummary
 from neuronfair.formatting import percent
 from tests.reports import proved
 
@@ -61,6 +61,6 @@ def test_almost_everybody_is_not_everybody():
 
 
 def test_where_nothing_can_be_proved_the_reason_is_said():
-    made = Proved.nothing(200, "it shows nothing of itself")
+    made = ProofSummary.nothing(200, "it shows nothing of itself")
     assert (made.method, made.complete, made.undecided) == (None, False, Part("200", 1.0))
     assert made.sentence == "No proof: it shows nothing of itself."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neuronfair.audits.report.attribute import Rates, covering
+from neuronfair.audits.report.attribute import Rates, widen_interval
 from tests import reports
 
 
@@ -18,10 +18,10 @@ def test_plausible_pairs_lead():
 def test_the_interval_of_drawn_people_covers_that_of_the_data_set():
     """Many draws know the model's own rate well; 500 rows do not tell how far the model is off."""
     drawn, real = reports.rate(37_440, 200_000, "plausible"), reports.rate(80, 500, "table")
-    both = covering(drawn, real)
+    both = widen_interval(drawn, real)
     assert (both.low, both.high) == (real.low, real.high)
     assert replace(both, low=drawn.low, high=drawn.high) == drawn
-    apart = covering(drawn, reports.rate(10, 500, "table"))
+    apart = widen_interval(drawn, reports.rate(10, 500, "table"))
     assert apart.low < 10 / 500 < apart.high == drawn.high
 
 

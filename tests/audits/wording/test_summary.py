@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neuronfair.audits.report import EncodingCheckReport, Gate, GateCheck
-from neuronfair.audits.report.attribute import NOT_READ, Note, Proved, Rates
+from neuronfair.audits.report.attribute import NOT_USED, Note, ProofSummary, Rates
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.wording.summary import (
     NOT_MEASURED,
@@ -53,7 +53,7 @@ def test_every_metric_says_of_how_many_and_of_whom():
 
 
 def test_what_was_not_measured_says_why():
-    why = Proved.nothing(10, "it shows nothing of itself")
+    why = ProofSummary.nothing(10, "it shows nothing of itself")
     unset = replace(DISPARITY, disparate_impact=None, favourable=False)
     flips, impact, excess, certified = metrics(attribute(rates=Rates(), disparity=unset, proved=why))
     assert {one.value for one in (flips, impact, excess, certified)} == {NOT_MEASURED}
@@ -67,7 +67,7 @@ def test_the_flip_rate_is_that_of_the_data_set_before_synthetic_records():
     assert metrics(attribute(rates=rates))[0].value == percent(0)
     pairs = metrics(attribute(rates=replace(rates, pairs=rate(1, 90, "pairs"))))[0]
     assert pairs.of == "of 90 people in the data set with a plausible twin"
-    unused = fair(health=(Note(NOT_READ, "…", "…"),))
+    unused = fair(health=(Note(NOT_USED, "…", "…"),))
     assert metrics(unused)[0].note == "the model does not use sex"
 
 
@@ -96,7 +96,7 @@ def test_a_plausible_twin_is_explained_where_the_first_screen_speaks_of_one():
 
 
 def test_a_plausible_twin_is_not_explained_where_the_model_does_not_use_the_attribute():
-    note = Note(NOT_READ, "The model does not read it.", "Look at counterfactuals.")
+    note = Note(NOT_USED, "The model does not read it.", "Look at counterfactuals.")
     unused = fair(rates=Rates(pairs=rate(0, 10_866, "pairs")), health=(note,))
     assert twin_explained((unused,)) == ""
     assert twin_explained((replace(unused, health=()),)) != ""

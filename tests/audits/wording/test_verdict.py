@@ -10,14 +10,14 @@ import pytest
 
 from neuronfair.audits.report import EncodingCheckReport, Gate, GateCheck, Report, Verdict
 from neuronfair.audits.report.attribute import (
-    NO_TWIN,
-    NOT_READ,
-    UNMOVED,
+    NO_PLAUSIBLE_TWIN,
+    NO_SCORE_CHANGES,
+    NOT_USED,
     AttributeReport,
     DirectionReport,
     Histogram,
     Note,
-    Proved,
+    ProofSummary,
     RateOf,
     Rates,
     SeverityReport,
@@ -29,7 +29,7 @@ from neuronfair.formatting import percent
 from tests.reports import REPRODUCTION, attribute, counterfactual, fair, proved, rate, report, search
 
 NOTHING = fair(rates=Rates(), searches=())
-UNUSED, STILL = (Note(NOT_READ, "…", "…"),), (Note(UNMOVED, "…", "…"),)
+UNUSED, STILL = (Note(NOT_USED, "…", "…"),), (Note(NO_SCORE_CHANGES, "…", "…"),)
 WRONG = EncodingCheckReport("wrong", "The encoding is probably wrong.", 50, accuracy=0.3)
 
 
@@ -242,7 +242,7 @@ def test_the_verdict_says_what_is_certified():
         f"Decisions are certified not to depend on race for {percent(0.9)} of the declared input space; {percent(0.1)} "
         "is undecided."
     )
-    unprovable = Proved.nothing(10, "it shows nothing of itself")
+    unprovable = ProofSummary.nothing(10, "it shows nothing of itself")
     assert "proof: it shows" not in verdict(fair(proved=unprovable)).text
     whole = RateOf("domain", 0.0, 0.0, 0.001, 5000, 0, 0.95)
     told = verdict(fair(rates=Rates(domain=whole), proved=proved(1000)))
@@ -326,7 +326,7 @@ def test_a_paragraph_has_at_most_three_numbers():
 
 def test_rules_that_leave_nobody_a_twin_are_no_evidence_of_fairness():
     """Rules that forbid every twin make a flip impossible, whatever the model does."""
-    lonely = fair(health=(Note(NO_TWIN, "Nobody has one.", "Check the rules."),), proved=proved(1000))
+    lonely = fair(health=(Note(NO_PLAUSIBLE_TWIN, "Nobody has one.", "Check the rules."),), proved=proved(1000))
     made = conclude(report(lonely))
     assert (made.verdict.level, made.attributes[0].level) == ("not assessable", "not assessable")
     assert made.verdict.headline.startswith("The rules leave nobody in the data set a plausible twin")

@@ -26,7 +26,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from neuronfair.api import audit
-from neuronfair.audits.gate.thresholds import check
+from neuronfair.audits.gate.thresholds import check_thresholds
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import Dataset
@@ -156,5 +156,5 @@ def test_nothing_inside_is_looked_at_and_gradients_are_followed(crowd, table):
     assert [search.method for search in entry.searches] == ["frontier", "aequitas"]
     assert entry.searches[0].findings > 0
     with pytest.raises(NeuronFairError, match="a linear model has no hidden layers"):
-        check(result.report, ["worst_auc > 0.5"])
+        check_thresholds(result.report, ["worst_auc > 0.5"])
     assert "The model is linear and has no hidden layers" in audit_page(result.report)

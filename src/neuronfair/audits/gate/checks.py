@@ -14,7 +14,7 @@ from neuronfair.audits.gate.thresholds import (
     LABELLED,
     METRICS,
     REGRESSION_SET,
-    check,
+    check_thresholds,
     read_expressions,
 )
 from neuronfair.audits.report import BaselineReport, FigureChange, RegressionSetReport, Report
@@ -37,93 +37,103 @@ def compare_with(report: Report, earlier: Report, file: str | Path = "") -> Base
     largest change that they allow. Other metrics have no interval. Audits of another domain, or by another decision
     rule, mean something else: then nothing is compared and `text` says why.
     """
-    if why := _incomparable(report, earlier):
-        return BaselineReport(str(file), (), why)
+    if reason := _explain_incomparable(report, earlier):
+        return BaselineReport(str(file), (), reason)
     before = {attribute.name: attribute for attribute in earlier.attributes}
     after = {attribute.name: attribute for attribute in report.attributes}
-    both = [name for name in after if name in before]
-    declared = {name: _differently_declared(before[name], after[name]) for name in both}
+    shared_names = [name for name in after if name in before]
+    differences = {name: _find_different_declarations(before[name], after[name]) for name in shared_names}
     changes: list[FigureChange] = []
-    for name in both:
-        then, now = (_metrics(one[name], skip_twins=bool(declared[name])) for one in (before, after))
-        changes += _changes(f"{name}.", then, now)
-    accuracies = [one.model.accuracy or {} for one in (earlier, report)]
-    changes += _changes("", *({f"accuracy.{part}": one.get(part) for part in ("test", "table")} for one in accuracies))
+    for name in shared_names:
+        is_other = bool(differences[name])
+        metrics = (_collect_metrics(attributes[name], skip_twins=is_other) for attributes in (before, after))
+        changes += _compare_metrics(f"{name}.", *metrics)
+    accuracies = [audit.model.accuracy or {} for audit in (earlier, report)]
+    parts = ({f"accuracy.{part}": shares.get(part) for part in ("test", "table")} for shares in accuracies)
+    changes += _compare_metrics("", *parts)
     sentences = [" ".join(c.text for c in changes if c.significant) or "No rate changed significantly."]
     if report.reproduction.rows != earlier.reproduction.rows:
         sentences.append("The data set has other records than then, so its flip rates are those of other people.")
     sentences += [
         f"The counterfactual metrics of {name} are not compared: the two audits declare different {listing(keys)} "
         "attributes."
-        for name, keys in declared.items()
+        for name, keys in differences.items()
         if keys
     ]
-    for names, what in ((after.keys() - before.keys(), "now"), (before.keys() - after.keys(), "then")):
-        if names:
-            sentences.append(f"Audited only {what}: {', '.join(sorted(names))}.")
+    for unmatched, date in ((after.keys() - before.keys(), "now"), (before.keys() - after.keys(), "then")):
+        if unmatched:
+            sentences.append(f"Audited only {date}: {', '.join(sorted(unmatched))}.")
     return BaselineReport(str(file), tuple(changes), " ".join(sentences))
 
 
-def _incomparable(report: Report, earlier: Report) -> str:
+def _explain_incomparable(report: Report, earlier: Report) -> str:
     if report.reproduction.domain != earlier.reproduction.domain:
         return (
             f"The earlier audit used another input schema ('{earlier.data.name}'), so nothing is compared. Set "
             "--domain to the domain.toml of that audit."
         )
-    rules = [one.decision for one in (earlier, report)]
-    then, now = (one.kind if one.kind == "argmax" else f"{one.kind} {exact_number(one.value)}" for one in rules)
-    return "" if now == then else f"The decision rule was {then} and is now {now}, so nothing is compared."
+    decisions = [one.decision for one in (earlier, report)]
+    earlier_rule, rule = (
+        one.kind if one.kind == "argmax" else f"{one.kind} {exact_number(one.value)}" for one in decisions
+    )
+    return (
+        ""
+        if rule == earlier_rule
+        else f"The decision rule was {earlier_rule} and is now {rule}, so nothing is compared."
+    )
 
 
-def _metrics(one: AttributeReport, *, skip_twins: bool) -> dict[str, RateWithInterval | float | None]:
+def _collect_metrics(attribute: AttributeReport, *, skip_twins: bool) -> dict[str, RateWithInterval | float | None]:
     """Return what is compared of one choice of sensitive attributes, by the names of the gate."""
-    found: dict[str, RateWithInterval | float | None] = {
-        f"{population}.rate": getattr(one.rates, population) for population in AUDITED
+    metrics: dict[str, RateWithInterval | float | None] = {
+        f"{population}.rate": getattr(attribute.rates, population) for population in AUDITED
     }
-    if one.counterfactual is not None and not skip_twins:
-        found |= {"counterfactual.rate": one.counterfactual, "counterfactual.excess": one.counterfactual.effect}
-    if (proved := one.proved) is not None:
-        found |= {part: getattr(proved, part).share for part in ("proved_fair", "undecided", "proved_discriminatory")}
-        found["certified"] = None if proved.data_set is None else proved.data_set.certified_fair.share
-    for search in one.searches:
-        found |= {f"findings.{search.method}": search.findings, f"gsr.{search.method}": search.gsr}
-    found["severity.p95"] = None if one.severity is None else one.severity.p95
-    found["worst_auc"] = None if one.interpretation is None else one.interpretation.worst_auc
-    return found
+    if attribute.counterfactual is not None and not skip_twins:
+        metrics |= {
+            "counterfactual.rate": attribute.counterfactual,
+            "counterfactual.excess": attribute.counterfactual.effect,
+        }
+    if (proved := attribute.proved) is not None:
+        metrics |= {part: getattr(proved, part).share for part in ("proved_fair", "undecided", "proved_discriminatory")}
+        metrics["certified"] = None if proved.data_set is None else proved.data_set.certified_fair.share
+    for search in attribute.searches:
+        metrics |= {f"findings.{search.method}": search.findings, f"gsr.{search.method}": search.gsr}
+    metrics["severity.p95"] = None if attribute.severity is None else attribute.severity.p95
+    metrics["worst_auc"] = None if attribute.interpretation is None else attribute.interpretation.worst_auc
+    return metrics
 
 
-def _differently_declared(before: AttributeReport, after: AttributeReport) -> list[str]:
+def _find_different_declarations(before: AttributeReport, after: AttributeReport) -> list[str]:
     """Return which declarations about twins differ: the twins are then others, and cannot be compared."""
     if before.counterfactual is None or after.counterfactual is None:
         return []
-    then, now = (
+    earlier_declarations, declarations = (
         {"fixed": set(one.fixed), "legitimate": {r.attribute for r in one.legitimate}, "causes": set(one.graph)}
         for one in (before.counterfactual, after.counterfactual)
     )
-    return [key for key in then if then[key] != now[key]]
+    return [key for key in earlier_declarations if earlier_declarations[key] != declarations[key]]
 
 
-def _changes(
+def _compare_metrics(
     prefix: str,
-    then: Mapping[str, RateWithInterval | float | None],
-    now: Mapping[str, RateWithInterval | float | None],
+    earlier_metrics: Mapping[str, RateWithInterval | float | None],
+    metrics: Mapping[str, RateWithInterval | float | None],
 ) -> Iterator[FigureChange]:
     """Yield the changes of the metrics that are known on both sides; of those without an interval, only real ones."""
-    for name, after in now.items():
-        before, metric = then.get(name), prefix + name
+    for name, after in metrics.items():
+        before, metric = earlier_metrics.get(name), prefix + name
         if isinstance(before, RateWithInterval) and isinstance(after, RateWithInterval):
             low, high = after.low - before.high, after.high - before.low
-            word = "rose" if low > 0 else "fell" if high < 0 else ""
-            spans = [with_interval(rate.rate, rate.low, rate.high) for rate in (before, after)]
-            text = (
-                f"{metric} {word or 'was'} {'from ' if word else ''}{spans[0]} {'to' if word else 'and is'} {spans[1]}"
-            )
-            text += "." if word else ": the intervals overlap, so this may be chance."
-            yield FigureChange(metric, before.rate, after.rate, low, high, bool(word), text)
+            verb = "rose" if low > 0 else "fell" if high < 0 else ""
+            first, last = (with_interval(rate.rate, rate.low, rate.high) for rate in (before, after))
+            text = f"{metric} was {first} and is {last}: the intervals overlap, so this may be chance."
+            if verb:
+                text = f"{metric} {verb} from {first} to {last}."
+            yield FigureChange(metric, before.rate, after.rate, low, high, bool(verb), text)
         elif isinstance(before, float | int) and isinstance(after, float | int) and before != after:
             is_share = (METRICS.get(name) or METRICS[name.partition(".")[0]]).is_share
-            shown = [percent(x) if is_share else f"{x:,.4g}" for x in (before, after)]
-            text = f"{metric} went from {shown[0]} to {shown[1]}."
+            values = [percent(x) if is_share else f"{x:,.4g}" for x in (before, after)]
+            text = f"{metric} went from {values[0]} to {values[1]}."
             yield FigureChange(metric, before, after, None, None, False, text)
 
 
@@ -169,25 +179,27 @@ class LoadedChecks:
 
     def refuse(self, sensitive: Sequence[str], methods: Sequence[str], twins: TwinKind | None = None) -> None:
         """Refuse a threshold that cannot be evaluated, and an audit that cannot be compared with."""
-        names = ["+".join(choice) for choice in attribute_sets(sensitive)]
+        names = ["+".join(choice) for choice in list_attribute_sets(sensitive)]
         target = None if self.domain is None else self.domain.target
         favourable = None if self.domain is None else self.domain.favourable
-        for limit in read_expressions(self.fail_if, names, methods):
-            why = ""
-            if limit.figure in REGRESSION_SET and self.regression_set is None:
-                why = "needs --regression-set FILE"
-            elif limit.figure == LABELLED and not (target and target.classes):
-                why = "needs labels. Name the target in the domain file"
-            elif limit.figure in GROUP_METRICS and (missing := favourable_missing(limit.figure, target, favourable)):
-                why = f"{limit.figure} {missing}"
-            elif twins == "flip" and limit.figure.startswith("counterfactual."):
-                why = "needs the counterfactual test, not --twins flip"
-            elif limit.figure in CHANGES and self.earlier is None:
-                why = "needs --baseline FILE"
-            if why:
-                raise NeuronFairError(f"--fail-if '{limit.expression}': {why}")
-        made_for = None if self.earlier is None else self.earlier.reproduction.domain
-        if made_for is not None and self.domain is not None and made_for != self.domain.fingerprint:
+        for threshold in read_expressions(self.fail_if, names, methods):
+            reason = ""
+            if threshold.figure in REGRESSION_SET and self.regression_set is None:
+                reason = "needs --regression-set FILE"
+            elif threshold.figure == LABELLED and not (target and target.classes):
+                reason = "needs labels. Name the target in the domain file"
+            elif threshold.figure in GROUP_METRICS and (
+                hint := favourable_missing(threshold.figure, target, favourable)
+            ):
+                reason = f"{threshold.figure} {hint}"
+            elif twins == "flip" and threshold.figure.startswith("counterfactual."):
+                reason = "needs the counterfactual test, not --twins flip"
+            elif threshold.figure in CHANGES and self.earlier is None:
+                reason = "needs --baseline FILE"
+            if reason:
+                raise NeuronFairError(f"--fail-if '{threshold.expression}': {reason}")
+        domain = None if self.earlier is None else self.earlier.reproduction.domain
+        if domain is not None and self.domain is not None and domain != self.domain.fingerprint:
             raise NeuronFairError(
                 "--baseline: that audit was made on another domain. Give its domain.toml as --domain, or leave it out"
             )
@@ -198,27 +210,27 @@ class LoadedChecks:
             return None
         return replay_regression_set(self.regression_set, opened_model.model, opened_model.decision)
 
-    def evaluate(self, report: Report, past: RegressionSetReport | None) -> tuple[Report, NeuronFairError | None]:
+    def evaluate(self, report: Report, replayed: RegressionSetReport | None) -> tuple[Report, NeuronFairError | None]:
         """Return a report with all checks, or with those before one that could not be evaluated, and why.
 
         The audit itself is done by then, and worth its report all the same.
         """
-        report = replace(report, regression_set=past)
+        report = replace(report, regression_set=replayed)
         if (encoding := report.encoding_check) is not None:
             report = replace(report, encoding_check=replace(encoding, trusted=self.checks.skip_encoding_check))
         try:
             if self.earlier is not None:
                 report = replace(report, baseline=compare_with(report, self.earlier, str(self.checks.baseline)))
-            complete = not report.reproduction.interrupted
-            if complete and report.encoding_check is not None and report.fails_encoding_check:
+            is_complete = not report.reproduction.interrupted
+            if is_complete and report.encoding_check is not None and report.fails_encoding_check:
                 expressions = " ".join(f"--fail-if '{one}'" for one in self.fail_if)
-                why = f"{report.encoding_check.text} If the encoding is right: --skip-encoding-check"
-                raise EncodingError(f"{f'{expressions}: not evaluated' if expressions else 'No verdict'}. {why}")
-            if self.fail_if and complete:
-                report = replace(report, gate=check(report, self.fail_if))
-            if self.regression_set is not None and past is not None and self.checks.add:
+                reason = f"{report.encoding_check.text} If the encoding is right: --skip-encoding-check"
+                raise EncodingError(f"{f'{expressions}: not evaluated' if expressions else 'No verdict'}. {reason}")
+            if self.fail_if and is_complete:
+                report = replace(report, gate=check_thresholds(report, self.fail_if))
+            if self.regression_set is not None and replayed is not None and self.checks.add:
                 report = replace(
-                    report, regression_set=replace(past, added=extend(self.regression_set, report, write=False))
+                    report, regression_set=replace(replayed, added=extend(self.regression_set, report, write=False))
                 )
         except NeuronFairError as error:
             return report, error
@@ -230,7 +242,7 @@ class LoadedChecks:
             extend(self.regression_set, report)
 
 
-def attribute_sets(sensitive: Sequence[str]) -> list[tuple[str, ...]]:
+def list_attribute_sets(sensitive: Sequence[str]) -> list[tuple[str, ...]]:
     """Return each attribute alone and, if there are several, all together.
 
     >>> attribute_sets(["sex", "race"])

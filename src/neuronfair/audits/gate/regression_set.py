@@ -30,7 +30,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import split_families
 from neuronfair.searches.evaluate import evaluate
 
-SHOWN = 10  # sentences about records whose decision still flips, or that no longer fit
+MAX_SENTENCES = 10  # sentences about records whose decision still flips, or that no longer fit
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,13 @@ class RegressionSet:
     @property
     def groups(self) -> list[tuple[tuple[str, ...], Tensor, TableDomain]]:
         """The sensitive attributes that occur, which lines have them, and the domain with these."""
-        lines: dict[tuple[str, ...], list[int]] = {}
-        for i, past in enumerate(self.past):
-            lines.setdefault(past.sensitive, []).append(i)
-        return [(names, torch.tensor(where), self.domain.with_sensitive(*names)) for names, where in lines.items()]
+        indices: dict[tuple[str, ...], list[int]] = {}
+        for i, counterexample in enumerate(self.past):
+            indices.setdefault(counterexample.sensitive, []).append(i)
+        return [
+            (names, torch.tensor(lines_of_set), self.domain.with_sensitive(*names))
+            for names, lines_of_set in indices.items()
+        ]
 
 
 def read_regression_set(path: str | Path, domain: TableDomain) -> RegressionSet:
@@ -94,22 +97,22 @@ def read_regression_set(path: str | Path, domain: TableDomain) -> RegressionSet:
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     views: dict[tuple[str, ...], TableDomain] = {}
-    fitting: list[Counterexample] = []
+    counterexamples: list[Counterexample] = []
     rows: list[Tensor] = []
     unfit: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
-        past = _parse(line, f"{path}: line {number}")
+        counterexample = _parse_counterexample(line, f"{path}: line {number}")
         try:
-            if past.sensitive not in views:
-                views[past.sensitive] = domain.with_sensitive(*past.sensitive)
-            rows.append(_codes(past, views[past.sensitive]))
-            fitting.append(past)
+            if counterexample.sensitive not in views:
+                views[counterexample.sensitive] = domain.with_sensitive(*counterexample.sensitive)
+            rows.append(_encode_counterexample(counterexample, views[counterexample.sensitive]))
+            counterexamples.append(counterexample)
         except DomainError as error:
             unfit.append(f"line {number}: {error}")
     codes = torch.cat(rows) if rows else torch.empty(0, len(domain.attributes), dtype=torch.int64)
-    return RegressionSet(path, domain, text, tuple(fitting), codes, tuple(unfit))
+    return RegressionSet(path, domain, text, tuple(counterexamples), codes, tuple(unfit))
 
 
 def replay_regression_set(stored: RegressionSet, model: Model, decision: Decision | None = None) -> RegressionSetReport:
@@ -117,122 +120,127 @@ def replay_regression_set(stored: RegressionSet, model: Model, decision: Decisio
     flips = torch.zeros(len(stored), dtype=torch.bool)
     sentences: dict[int, str] = {}
     model, decision = model.double(), decision or Decision()
-    for names, index, _ in stored.groups:
+    for names, indices, _ in stored.groups:
         view = stored.domain.to(model.encoding.device).with_sensitive(*names)
-        for (part,) in zip(*split_families(model.encoding, view, index), strict=True):
+        for (part,) in zip(*split_families(model.encoding, view, indices), strict=True):
             evaluation = evaluate(model, view, stored.rows[part].to(view.device), decision)
             flips[part] = evaluation.discriminates.cpu()
-            still = evaluation.discriminates.nonzero()[:SHOWN, 0]
-            for i, *pair in zip(part[still.cpu()].tolist(), *evaluation[still].pairs(), strict=True):
-                sentences[i] = _sentence(view, decision, *pair)
+            flipping = evaluation.discriminates.nonzero()[:MAX_SENTENCES, 0]
+            for i, *pair in zip(part[flipping.cpu()].tolist(), *evaluation[flipping].pairs(), strict=True):
+                sentences[i] = _describe_flip(view, decision, *pair)
     return RegressionSetReport(
         file=str(stored.file),
         replayed=len(stored),
         still_flips=int(flips.sum()),
         fixed=int((~flips).sum()),
         unfit=len(stored.unfit),
-        examples=tuple(sentences[i] for i in sorted(sentences)[:SHOWN]),
-        notes=stored.unfit[:SHOWN],
+        examples=tuple(sentences[i] for i in sorted(sentences)[:MAX_SENTENCES]),
+        notes=stored.unfit[:MAX_SENTENCES],
     )
 
 
-def _sentence(
+def _describe_flip(
     domain: TableDomain, decision: Decision, row: Tensor, twin_row: Tensor, scores: Tensor, twin_scores: Tensor
 ) -> str:
     """Return a record whose decision still flips in words, with the decisions now."""
     table = domain.to_table(torch.stack([row, twin_row]))
     person = ", ".join(f"{name} {value}" for name, (value, _) in table.items())
-    twin = ", ".join(f"{name} {other}" for name, (value, other) in table.items() if value != other)
-    now, other = decision_phrase(domain, decision, scores, twin_scores)
-    return f"{person}: gets {now}; with {twin}: {other}"
+    twin = ", ".join(
+        f"{name} {twin_decision}" for name, (value, twin_decision) in table.items() if value != twin_decision
+    )
+    decision_text, twin_decision = decision_phrase(domain, decision, scores, twin_scores)
+    return f"{person}: gets {decision_text}; with {twin}: {twin_decision}"
 
 
-def extend(stored: RegressionSet, report: Report, *, most: int = 10, write: bool = True) -> int:
+def extend(stored: RegressionSet, report: Report, *, limit: int = 10, write: bool = True) -> int:
     """Add the worst findings of an audit to the file, at most `most` for each attribute, and return how many.
 
     A record in the file is not added again. The file is locked, read again and written whole. It stays as it is if
     there is nothing to add or a line cannot be read. Without `write` the new lines are only counted.
     """
-    lines = _new_lines(read_regression_set(stored.file, stored.domain), report, most)
+    lines = _format_new_lines(read_regression_set(stored.file, stored.domain), report, limit)
     if not lines or not write:
         return len(lines)
     try:
-        with _alone(stored.file.resolve()) as file:
-            now = read_regression_set(
+        with _lock_file(stored.file.resolve()) as file:
+            current = read_regression_set(
                 stored.file, stored.domain
             )  # another audit may have added the same people meanwhile
-            lines = _new_lines(now, report, most)
-            before = now.text if now.text.endswith("\n") or not now.text else now.text + "\n"
+            lines = _format_new_lines(current, report, limit)
+            text = current.text if current.text.endswith("\n") or not current.text else current.text + "\n"
             if lines:
-                write_text(file, before + "\n".join(lines) + "\n")
+                write_text(file, text + "\n".join(lines) + "\n")
     except OSError as error:
         raise DataError(f"{stored.file}: cannot be written: {error.strerror or error}") from None
     return len(lines)
 
 
-def _new_lines(stored: RegressionSet, report: Report, most: int) -> list[str]:
+def _format_new_lines(stored: RegressionSet, report: Report, limit: int) -> list[str]:
     """Return the lines of the worst findings of an audit that are not in a regression set yet."""
     date, model = report.reproduction.created[:10], report.model.fingerprint
-    seen = {"version": report.neuronfair, "date": date, "model": model}
-    known, lines = stored.keys, []
+    origin = {"version": report.neuronfair, "date": date, "model": model}
+    keys, lines = stored.keys, []
     for attribute in report.attributes:
         names = attribute.sensitive
         synthetic = [one for one in attribute.worst if not one.is_real]  # the file is committed: no record of a person
-        for past, key in _findings(synthetic[:most], names, seen, stored.domain):
-            if (names, key) not in known:
-                known.add((names, key))
-                lines.append(past.line())
+        for counterexample, key in _make_counterexamples(synthetic[:limit], names, origin, stored.domain):
+            if (names, key) not in keys:
+                keys.add((names, key))
+                lines.append(counterexample.line())
     return lines
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[Path]:
+def _lock_file(path: Path) -> Iterator[Path]:
     """Yield a file that no other process adds to until the end: the file itself is locked, no other file is left.
 
     Where files that are in use cannot be replaced, as on Windows, a hidden file in the same folder is locked and stays.
     """
-    locked = path.with_name(f".{path.name}.lock") if os.name == "nt" else path
+    lock_path = path.with_name(f".{path.name}.lock") if os.name == "nt" else path
     while True:
-        handle = os.open(locked, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             lock_descriptor(handle, blocking=True)
-            if locked != path or _is_still(path, handle):  # else it was replaced before it was ours
+            if lock_path != path or _is_same_file(path, handle):  # else it was replaced before it was ours
                 yield path
                 return
         finally:
             os.close(handle)
 
 
-def _is_still(path: Path, handle: int) -> bool:
+def _is_same_file(path: Path, handle: int) -> bool:
     try:
         return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:
         return False
 
 
-def _findings(
-    worst: Sequence[Finding], names: tuple[str, ...], seen: Mapping[str, str], domain: TableDomain
+def _make_counterexamples(
+    worst: Sequence[Finding], names: tuple[str, ...], origin: Mapping[str, str], domain: TableDomain
 ) -> Iterator[tuple[Counterexample, int]]:
     """Yield findings as they are written, each with the key of its record."""
     view = domain.with_sensitive(*names)
-    for one in worst:
-        twin = {change.attribute: change.twin for change in one.changed}
-        row = domain.from_table({name: [one.row[name]] for name in domain.names})
-        yield Counterexample(one.row, names, twin, one.decision, one.twin_decision, seen), int(view.key(row))
+    for finding in worst:
+        twin = {change.attribute: change.twin for change in finding.changed}
+        row = domain.from_table({name: [finding.row[name]] for name in domain.names})
+        yield (
+            Counterexample(finding.row, names, twin, finding.decision, finding.twin_decision, origin),
+            int(view.key(row)),
+        )
 
 
-def _parse(line: str, where: str) -> Counterexample:
+def _parse_counterexample(line: str, place: str) -> Counterexample:
     try:
         return msgspec.json.decode(line, type=Counterexample)
     except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
         raise DataError(
-            f"{where}: not a counterexample ({error}). Correct or remove the line; nothing was changed"
+            f"{place}: not a counterexample ({error}). Correct or remove the line; nothing was changed"
         ) from None
 
 
-def _codes(past: Counterexample, domain: TableDomain) -> Tensor:
+def _encode_counterexample(counterexample: Counterexample, domain: TableDomain) -> Tensor:
     """Return the codes of one person, (1, d), or say why they do not fit the domain."""
-    row = domain.from_table({name: [cell] for name, cell in past.row.items()})
+    row = domain.from_table({name: [cell] for name, cell in counterexample.row.items()})
     if not bool(domain.valid(row)):
         rules = [rule.name for rule, broken in zip(domain.rules, domain.broken(row)[0].tolist(), strict=True) if broken]
         raise DomainError(f"breaks the rule '{rules[0]}'" if rules else "a value lies outside its bounds")

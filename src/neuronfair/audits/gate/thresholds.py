@@ -21,14 +21,22 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from neuronfair.audits.report import BaselineReport, Gate, GateCheck, Report
-from neuronfair.audits.report.attribute import AUDITED, AttributeReport, Disparity, Gap, Proved, RateOf, is_constant
+from neuronfair.audits.report.attribute import (
+    AUDITED,
+    AttributeReport,
+    Disparity,
+    Gap,
+    ProofSummary,
+    RateOf,
+    is_constant,
+)
 from neuronfair.audits.report.counterfactual import NO_COUNTERFACTUALS, CounterfactualReport, Interval
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import POPULATIONS, aligned_percents, first_few, listing, percent, tally
 from neuronfair.measure.rate import Rate
 from neuronfair.proof.report import Part, RecordPart
 
-_COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+_COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
 # The last operator that a number follows: a column may be called "a>b".
 _EXPRESSION = re.compile(
@@ -37,18 +45,18 @@ _EXPRESSION = re.compile(
 
 PEOPLE = tuple(f"{population}.rate" for population in AUDITED if population != "domain")  # of which flip_rate speaks
 RATES = ("flip_rate", *PEOPLE, "domain.rate")
-PROXIES = ("counterfactual.rate", "counterfactual.excess")
-CHANGES = tuple(f"{rate}.change" for rate in (*RATES, *PROXIES))
+PROXY_METRICS = ("counterfactual.rate", "counterfactual.excess")
+CHANGES = tuple(f"{rate}.change" for rate in (*RATES, *PROXY_METRICS))
 LABELLED = "error_rate.difference"  # the only figure of groups that needs labels
 GROUP_METRICS = ("disparate_impact", "selection_rate.difference", LABELLED)
 SEARCH_METRICS = ("findings", "gsr", "lift")
 SEVERITIES = ("severity.median", "severity.p95", "severity.max")
 CERTIFIED = {"certified": "certified_fair", "certified_discriminatory": "certified_discriminatory"}  # of the data set
-PROVED = (*CERTIFIED, "proved_fair", "proved_discriminatory", "undecided")  # the others: of the input space
+PROOF_METRICS = (*CERTIFIED, "proved_fair", "proved_discriminatory", "undecided")  # the others: of the input space
 ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
 REGRESSION_SET = tuple(f"regression_set.{one}" for one in ("still_flips", "fixed", "replayed", "unfit"))
 AUDIT_METRICS = (*ACCURACIES, *REGRESSION_SET)
-_OLDER = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
+_OLD_NAMES = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
 # Of 0.2, with a warning until 0.4.
 _RENAMED = {one.replace("regression_set", "corpus"): one for one in REGRESSION_SET}
 _RENAMED |= {
@@ -56,10 +64,19 @@ _RENAMED |= {
     for old, new in (("rate", "rate"), ("effect", "excess"))
     for end in ("", ".change")
 }
-_OLDER |= _RENAMED
-_OLDER |= {f"rate{end}": f"flip_rate{end}" for end in ("", ".change")}  # of 0.2
-_OLDER |= {"open": "undecided"}
-ATTRIBUTE_METRICS = (*RATES, *PROXIES, *CHANGES, *PROVED, *GROUP_METRICS, *SEARCH_METRICS, *SEVERITIES, "worst_auc")
+_OLD_NAMES |= _RENAMED
+_OLD_NAMES |= {f"rate{end}": f"flip_rate{end}" for end in ("", ".change")}  # of 0.2
+_OLD_NAMES |= {"open": "undecided"}
+ATTRIBUTE_METRICS = (
+    *RATES,
+    *PROXY_METRICS,
+    *CHANGES,
+    *PROOF_METRICS,
+    *GROUP_METRICS,
+    *SEARCH_METRICS,
+    *SEVERITIES,
+    "worst_auc",
+)
 
 
 _TITLES = {
@@ -71,11 +88,13 @@ _TITLES = {
     "certified": "Certified share",
     "worst_auc": "AS-AUC of the most biased layer",
 }
-_WORDS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
-_MOST_RECORDS = 10**9  # the largest sample that is recommended
+_COMPARISON_TEXTS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
+_MAX_RECORDS = 10**9  # the largest sample that is recommended
 _MINUS = "\N{MINUS SIGN}"
-EMPTY = "The model does not use this attribute, and flips do not show proxies: limit counterfactual.excess, too."
-DIGITS = 3  # of a number that lies well apart from its threshold
+FLIPS_ARE_EMPTY = (
+    "The model does not use this attribute, and flips do not show proxies: limit counterfactual.excess, too."
+)
+MIN_DIGITS = 3  # of a number that lies well apart from its threshold
 _T = TypeVar("_T")
 
 
@@ -89,10 +108,10 @@ class MetricRange(NamedTuple):
     @property
     def text(self) -> str:
         """The kind and the range in words."""
-        what = f"{'an' if self.kind == 'area' else 'a'} {self.kind}"
+        kind = f"{'an' if self.kind == 'area' else 'a'} {self.kind}"
         if self.high == math.inf:
-            return f"{what} of at least {self.low:g}"
-        return f"{what} between {self.shown(self.low)} and {self.shown(self.high)}"
+            return f"{kind} of at least {self.low:g}"
+        return f"{kind} between {self.shown(self.low)} and {self.shown(self.high)}"
 
     def shown(self, value: float) -> str:
         """Return a value as people write it in a threshold: shares in percent."""
@@ -106,7 +125,7 @@ class MetricRange(NamedTuple):
 
 _COUNT = MetricRange("count", high=math.inf)
 METRICS: dict[str, MetricRange] = {
-    **dict.fromkeys((*RATES, "counterfactual.rate", *PROVED, *ACCURACIES, "gsr"), MetricRange("share")),
+    **dict.fromkeys((*RATES, "counterfactual.rate", *PROOF_METRICS, *ACCURACIES, "gsr"), MetricRange("share")),
     **dict.fromkeys(("counterfactual.excess", *CHANGES), MetricRange("difference of shares", low=-1.0)),
     **dict.fromkeys(("selection_rate.difference", LABELLED), MetricRange("difference of shares")),
     "disparate_impact": MetricRange("ratio"),
@@ -129,7 +148,7 @@ class Threshold:
 
     def met_by(self, value: float) -> bool:
         """Return whether the expression is true of a value."""
-        return bool(_COMPARE[self.compare](value, self.number))
+        return bool(_COMPARISONS[self.compare](value, self.number))
 
     @property
     def range(self) -> MetricRange:
@@ -150,71 +169,74 @@ def read_expressions(expressions: Sequence[str], attributes: Sequence[str], meth
     >>> read_expressions(["sex.flip_rate >= 1%"], ["sex", "race"], ["frontier"])[0].number
     0.01
     """
-    of_searches = [f"{figure}.{method}" for figure in SEARCH_METRICS for method in methods]
-    return [_read(text, attributes, (*ATTRIBUTE_METRICS, *_OLDER, *of_searches)) for text in expressions]
+    search_metrics = [f"{figure}.{method}" for figure in SEARCH_METRICS for method in methods]
+    return [
+        _read_expression(text, attributes, (*ATTRIBUTE_METRICS, *_OLD_NAMES, *search_metrics)) for text in expressions
+    ]
 
 
-def _read(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) -> Threshold:
+def _read_expression(text: str, attributes: Sequence[str], of_an_attribute: Sequence[str]) -> Threshold:
     match = _EXPRESSION.fullmatch(text.strip())
     if match is None:
-        raise refusal(
+        raise make_refusal(
             text, "expected a metric, one of > >= < <=, and a number, such as 'flip_rate > 1%' or 'sex.gsr >= 5%'"
         )
     number = float(match["number"]) / (100 if match["percent"] else 1)
     if not math.isfinite(number):
-        raise refusal(text, "the threshold must be a finite number")
+        raise make_refusal(text, "the threshold must be a finite number")
     figure = match["figure"]
-    meant: list[tuple[str | None, str]] = (
-        [(None, figure)] if figure in (*AUDIT_METRICS, *_OLDER, *of_an_attribute) else []
+    readings: list[tuple[str | None, str]] = (
+        [(None, figure)] if figure in (*AUDIT_METRICS, *_OLD_NAMES, *of_an_attribute) else []
     )
     for name in attributes:
         if figure.startswith(f"{name}.") and figure[len(name) + 1 :] in of_an_attribute:
-            meant.append((name, figure[len(name) + 1 :]))
-    if not meant:
-        known = [*of_an_attribute, *AUDIT_METRICS, *(f"{name}.flip_rate" for name in attributes)]
-        raise refusal(text, f"there is no metric '{figure}'. {did_you_mean(figure, known)}")
-    attribute, figure = meant[0]
+            readings.append((name, figure[len(name) + 1 :]))
+    if not readings:
+        metrics = [*of_an_attribute, *AUDIT_METRICS, *(f"{name}.flip_rate" for name in attributes)]
+        raise make_refusal(text, f"there is no metric '{figure}'. {did_you_mean(figure, metrics)}")
+    attribute, figure = readings[0]
     if figure in _RENAMED:
         warnings.warn(f"the metric '{figure}' is now '{_RENAMED[figure]}'", DeprecationWarning, stacklevel=4)
-    limit = Threshold(text, attribute, _OLDER.get(figure, figure), match["compare"], number)
-    _refuse_vain(limit, match["figure"], is_percent=bool(match["percent"]))
-    return limit
+    threshold = Threshold(text, attribute, _OLD_NAMES.get(figure, figure), match["compare"], number)
+    _refuse_pointless(threshold, match["figure"], is_percent=bool(match["percent"]))
+    return threshold
 
 
-def _refuse_vain(limit: Threshold, name: str, *, is_percent: bool) -> None:
+def _refuse_pointless(threshold: Threshold, name: str, *, is_percent: bool) -> None:
     """Refuse a threshold that no value, or every value, of the metric meets, and one whose number is ambiguous."""
-    metric, number = limit.range, limit.number
+    metric, number = threshold.range, threshold.number
     if is_percent and metric.kind == "count":
-        raise refusal(limit.expression, f"{name} is {metric.text}. Leave out the %")
-    met = {limit.met_by(value) for value in (metric.low, metric.high)}
+        raise make_refusal(threshold.expression, f"{name} is {metric.text}. Leave out the %")
+    outcomes = {threshold.met_by(value) for value in (metric.low, metric.high)}
     if metric.low < number < metric.high:
         return
-    unsure = limit.compare == ">=" and number == metric.high and limit.figure in RATES and not is_percent
-    if len(met) == 2 and not unsure:
+    is_ambiguous = threshold.compare == ">=" and number == metric.high and threshold.figure in RATES and not is_percent
+    if len(outcomes) == 2 and not is_ambiguous:
         return
-    vain = "is ambiguous" if unsure else "is always met" if all(met) else "can never be met"
-    raise refusal(
-        limit.expression, f"{name} is {metric.text}, so this threshold {vain}.{_meant(limit, name, is_percent)}"
+    defect = "is ambiguous" if is_ambiguous else "is always met" if all(outcomes) else "can never be met"
+    raise make_refusal(
+        threshold.expression,
+        f"{name} is {metric.text}, so this threshold {defect}.{_suggest_threshold(threshold, name, is_percent)}",
     )
 
 
-def _meant(limit: Threshold, name: str, is_percent: bool) -> str:
+def _suggest_threshold(threshold: Threshold, name: str, is_percent: bool) -> str:
     """Return what a threshold outside the range of its metric was probably meant to be."""
-    metric, number = limit.range, limit.number
-    if limit.figure == "disparate_impact" and number <= 1:
+    metric, number = threshold.range, threshold.number
+    if threshold.figure == "disparate_impact" and number <= 1:
         return f" The smaller the ratio the worse: did you mean '{name} < 0.8'?"
     if metric.high == 1 and not is_percent and 1 <= number <= 100:
-        return f" Did you mean '{name} {limit.compare} {metric.shown(number / 100)}'?"
+        return f" Did you mean '{name} {threshold.compare} {metric.shown(number / 100)}'?"
     return ""
 
 
-def refusal(expression: str, why: str) -> NeuronFairError:
+def make_refusal(expression: str, reason: str) -> NeuronFairError:
     """Return the error about an expression that cannot be read or evaluated."""
-    return NeuronFairError(f"--fail-if '{expression}': {why}")
+    return NeuronFairError(f"--fail-if '{expression}': {reason}")
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _Measurement:
     value: float
     low: float | None = None
     high: float | None = None
@@ -231,13 +253,15 @@ class _Measured:
         return self.value if end is None else end
 
 
-def _safe(limit: Threshold, one: RateOf | CounterfactualReport | Interval | Gap, **more: Any) -> _Measured:
+def _measure_worse_end(
+    threshold: Threshold, rate: RateOf | CounterfactualReport | Interval | Gap, **options: Any
+) -> _Measurement:
     """Return a rate, compared on the end of its interval that is worse for the model."""
-    value = one.value if isinstance(one, Gap) else one.rate
-    return _Measured(value, one.low, one.high, "upper end" if limit.looks_up else "lower end", **more)
+    value = rate.value if isinstance(rate, Gap) else rate.rate
+    return _Measurement(value, rate.low, rate.high, "upper end" if threshold.looks_up else "lower end", **options)
 
 
-def check(report: Report, expressions: Sequence[str]) -> Gate:
+def check_thresholds(report: Report, expressions: Sequence[str]) -> Gate:
     """Return whether an audit passes, and every check with the value that was compared.
 
     A metric of an attribute is checked for every audited one unless the expression names one. A metric that is not
@@ -246,217 +270,235 @@ def check(report: Report, expressions: Sequence[str]) -> Gate:
     attributes = report.attributes
     methods = {search.method for attribute in attributes for search in attribute.searches}
     checks = []
-    for limit in read_expressions(expressions, [a.name for a in attributes], sorted(methods)):
-        if limit.figure in AUDIT_METRICS:
-            checks.append(_evaluate(limit, None, _of_the_audit(limit, report)))
+    for threshold in read_expressions(expressions, [a.name for a in attributes], sorted(methods)):
+        if threshold.figure in AUDIT_METRICS:
+            checks.append(_check_measurement(threshold, None, _measure_audit(threshold, report)))
             continue
-        chosen = [a for a in attributes if limit.attribute in (None, a.name)]
-        checks += [_evaluate(limit, a.name, _of_an_attribute(limit, a, report)) for a in chosen]
+        checked = [a for a in attributes if threshold.attribute in (None, a.name)]
+        checks += [_check_measurement(threshold, a.name, _measure_attribute(threshold, a, report)) for a in checked]
     return Gate(passed=not any(c.fired for c in checks), checks=tuple(checks))
 
 
-def check_groups(limit: Threshold, attribute: str, disparity: Disparity | None) -> GateCheck:
+def check_groups(threshold: Threshold, attribute: str, disparity: Disparity | None) -> GateCheck:
     """Return whether a threshold on the demographic groups of a data set holds."""
-    return _evaluate(limit, attribute, _gap(limit, disparity))
+    return _check_measurement(threshold, attribute, _measure_gap(threshold, disparity))
 
 
-def check_rate(limit: Threshold, attribute: str, rate: Interval, of: str) -> GateCheck:
+def check_rate(threshold: Threshold, attribute: str, rate: Interval, of: str) -> GateCheck:
     """Return whether a threshold on a rate holds; `of` names its population."""
-    return _evaluate(limit, attribute, _safe(limit, rate, of=of))
+    return _check_measurement(threshold, attribute, _measure_worse_end(threshold, rate, of=of))
 
 
-def check_count(limit: Threshold, attribute: str, count: int, note: str) -> GateCheck:
+def check_count(threshold: Threshold, attribute: str, count: int, note: str) -> GateCheck:
     """Return whether a threshold on a count holds, which has no interval."""
-    return _evaluate(limit, attribute, _Measured(count, note=note))
+    return _check_measurement(threshold, attribute, _Measurement(count, note=note))
 
 
-def _evaluate(limit: Threshold, attribute: str | None, measured: _Measured) -> GateCheck:
-    fired = limit.met_by(measured.number)
-    digits = _digits(limit, measured)
-    value, low, high = _texts(limit, measured, digits)
+def _check_measurement(threshold: Threshold, attribute: str | None, measured: _Measurement) -> GateCheck:
+    fired = threshold.met_by(measured.number)
+    digits = _count_digits(threshold, measured)
+    bound = _format_number(threshold, threshold.number, digits)
+    value, low, high = _format_values(threshold, measured, digits)
     if measured.low is not None:
         span = f"{low} to {high}" if low.startswith(_MINUS) else f"{low.removesuffix('%')}–{high}"
         value += f" ({percent(measured.confidence)} CI {span})"
     value += f" of {measured.of}" if measured.of else ""
-    compared = "it" if measured.judged_on == "value" else f"the {measured.judged_on}"
-    said = f"{'is' if fired else 'is not'} {_WORDS[limit.compare]} {_shown(limit, limit.number, digits)}"
-    name = measured.name or limit.figure
-    title = "Flip rate" if limit.figure in RATES else _TITLES.get(name, name)
-    if measured.of and limit.figure in CHANGES:
+    subject = "it" if measured.judged_on == "value" else f"the {measured.judged_on}"
+    comparison = f"{'is' if fired else 'is not'} {_COMPARISON_TEXTS[threshold.compare]} {bound}"
+    name = measured.name or threshold.figure
+    title = "Flip rate" if threshold.figure in RATES else _TITLES.get(name, name)
+    if measured.of and threshold.figure in CHANGES:
         title = "Change of the flip rate"
     return GateCheck(
-        expression=limit.expression,
+        expression=threshold.expression,
         attribute=attribute,
         value=measured.value,
         low=measured.low,
         high=measured.high,
         judged_on=measured.judged_on,
         fired=fired,
-        text=f"{title}{f' by {attribute}' if attribute else ''}: {value}; {compared} {said}.",
+        text=f"{title}{f' by {attribute}' if attribute else ''}: {value}; {subject} {comparison}.",
         figure=name,
-        exceeded=limit.met_by(measured.value),
+        exceeded=threshold.met_by(measured.value),
         note=measured.note,
     )
 
 
-def _of_an_attribute(limit: Threshold, attribute: AttributeReport, report: Report) -> _Measured:
-    if limit.figure != "worst_auc" and is_constant(report.attributes):
-        raise refusal(
-            limit.expression,
+def _measure_attribute(threshold: Threshold, attribute: AttributeReport, report: Report) -> _Measurement:
+    if threshold.figure != "worst_auc" and is_constant(report.attributes):
+        raise make_refusal(
+            threshold.expression,
             "this model gave the same decision to every record, so it cannot be assessed. Check that it belongs to "
             "this data set and domain, and the --decision",
         )
-    if limit.figure in CHANGES:
-        return _change(limit, attribute, report.baseline)
-    if limit.figure in RATES:
-        return _flip_rate(limit, attribute, report.data.rows)
-    if limit.figure in PROXIES:
-        return _counterfactual(limit, attribute)
-    if limit.figure in PROVED:
-        return _proved(limit, attribute.name, attribute.proved)
-    if limit.figure in GROUP_METRICS:
-        return _gap(limit, attribute.disparity)
-    if limit.figure in SEVERITIES:
+    if threshold.figure in CHANGES:
+        return _measure_change(threshold, attribute, report.baseline)
+    if threshold.figure in RATES:
+        return _measure_flip_rate(threshold, attribute, report.data.rows)
+    if threshold.figure in PROXY_METRICS:
+        return _measure_counterfactual(threshold, attribute)
+    if threshold.figure in PROOF_METRICS:
+        return _measure_proof(threshold, attribute.name, attribute.proved)
+    if threshold.figure in GROUP_METRICS:
+        return _measure_gap(threshold, attribute.disparity)
+    if threshold.figure in SEVERITIES:
         if attribute.severity is None and not any(search.findings for search in attribute.searches):
-            return _Measured(0.0, note="No discriminatory input was found, so there is no gap.")
-        severity = _known(limit, attribute.severity, f"no gap was measured for {attribute.name}")
-        return _Measured(getattr(severity, limit.figure.partition(".")[2]))
-    return _worst_auc(limit, attribute, report) if limit.figure == "worst_auc" else _of_searches(limit, attribute)
+            return _Measurement(0.0, note="No discriminatory input was found, so there is no gap.")
+        severity = _require(threshold, attribute.severity, f"no gap was measured for {attribute.name}")
+        return _Measurement(getattr(severity, threshold.figure.partition(".")[2]))
+    return (
+        _measure_worst_auc(threshold, attribute, report)
+        if threshold.figure == "worst_auc"
+        else _measure_searches(threshold, attribute)
+    )
 
 
-def _flip_rate(limit: Threshold, attribute: AttributeReport, rows: int) -> _Measured:
+def _measure_flip_rate(threshold: Threshold, attribute: AttributeReport, record_count: int) -> _Measurement:
     if attribute.lacks_twins:
-        raise refusal(
-            limit.expression,
+        raise make_refusal(
+            threshold.expression,
             f"no record of the data set has a plausible twin by {attribute.name}, so no flip could be seen. Check the "
             "rules of the domain file",
         )
-    rates = {f"{rate.population}.rate": _rate(limit, rate, rows) for rate in attribute.rates.measured}
-    rate = _strictest(limit, rates, f"it was not measured for {attribute.name}")
-    return rate if attribute.is_read else replace(rate, note=f"{rate.note} {EMPTY}")
+    rates = {
+        f"{rate.population}.rate": _measure_rate(threshold, rate, record_count) for rate in attribute.rates.measured
+    }
+    rate = _find_strictest(threshold, rates, f"it was not measured for {attribute.name}")
+    return rate if attribute.is_read else replace(rate, note=f"{rate.note} {FLIPS_ARE_EMPTY}")
 
 
-def _worst_auc(limit: Threshold, attribute: AttributeReport, report: Report) -> _Measured:
-    why = "a black box has no layers"
+def _measure_worst_auc(threshold: Threshold, attribute: AttributeReport, report: Report) -> _Measurement:
+    reason = "a black box has no layers"
     if report.model.white_box and not report.model.layers:
-        why = "a linear model has no hidden layers"
+        reason = "a linear model has no hidden layers"
     elif report.model.white_box:
-        why = "the audit was interrupted before the layers were interpreted"
-    found = _known(limit, attribute.interpretation, why)
-    return _Measured(_known(limit, found.worst_auc, "the interpretation names no layer"), note=f"Layer {found.worst}.")
+        reason = "the audit was interrupted before the layers were interpreted"
+    interpretation = _require(threshold, attribute.interpretation, reason)
+    return _Measurement(
+        _require(threshold, interpretation.worst_auc, "the interpretation names no layer"),
+        note=f"Layer {interpretation.worst}.",
+    )
 
 
-def _of_searches(limit: Threshold, attribute: AttributeReport) -> _Measured:
+def _measure_searches(threshold: Threshold, attribute: AttributeReport) -> _Measurement:
     """Return a metric of the search that was named, or of the one that comes nearest to the threshold or beyond it."""
-    figure, _, method = limit.figure.partition(".")
+    figure, _, method = threshold.figure.partition(".")
     searches = [s for s in attribute.searches if method in ("", s.method)]
     if not searches:
-        raise refusal(limit.expression, f"no search{f' by {method}' if method else ''} was made for {attribute.name}")
+        raise make_refusal(
+            threshold.expression, f"no search{f' by {method}' if method else ''} was made for {attribute.name}"
+        )
     values: dict[str, float] = {}
     for search in searches:
         value: float | None = getattr(search, figure)
         if figure == "lift" and search.findings == 0:
             value = 0.0  # nothing was found, by whatever: not above random
-        why = f"the search by {search.method} has none for {attribute.name}"
+        reason = f"the search by {search.method} has none for {attribute.name}"
         if figure == "lift":
-            why += ": no random records were drawn to compare with, or none of their decisions flips"
-        values[search.method] = _known(limit, value, why)
-    worst = (max if limit.looks_up else min)(values, key=lambda name: values[name])
-    return _Measured(values[worst], note="" if method else f"Search by {worst}.")
+            reason += ": no random records were drawn to compare with, or none of their decisions flips"
+        values[search.method] = _require(threshold, value, reason)
+    worst = (max if threshold.looks_up else min)(values, key=lambda name: values[name])
+    return _Measurement(values[worst], note="" if method else f"Search by {worst}.")
 
 
-def _of_the_audit(limit: Threshold, report: Report) -> _Measured:
-    if limit.figure in ACCURACIES:
+def _measure_audit(threshold: Threshold, report: Report) -> _Measurement:
+    if threshold.figure in ACCURACIES:
         accuracy = report.model.accuracy or {}
-        part = limit.figure.partition(".")[2] or ("test" if "test" in accuracy else "table")
-        return _Measured(_known(limit, accuracy.get(part), f"the accuracy was not measured ({part})"))
-    past = _known(limit, report.regression_set, "no regression set was evaluated. Set --regression-set FILE")
-    if past.unfit and not past.replayed and limit.figure != "regression_set.unfit":
-        raise refusal(limit.expression, f"none of the {past.unfit:,} counterexamples in {past.file} fits the domain")
-    return _Measured(getattr(past, limit.figure.partition(".")[2]))
+        part = threshold.figure.partition(".")[2] or ("test" if "test" in accuracy else "table")
+        return _Measurement(_require(threshold, accuracy.get(part), f"the accuracy was not measured ({part})"))
+    replayed = _require(threshold, report.regression_set, "no regression set was evaluated. Set --regression-set FILE")
+    if replayed.unfit and not replayed.replayed and threshold.figure != "regression_set.unfit":
+        raise make_refusal(
+            threshold.expression, f"none of the {replayed.unfit:,} counterexamples in {replayed.file} fits the domain"
+        )
+    return _Measurement(getattr(replayed, threshold.figure.partition(".")[2]))
 
 
-def _strictest(limit: Threshold, measured: Mapping[str, _Measured], why: str) -> _Measured:
+def _find_strictest(threshold: Threshold, measured: Mapping[str, _Measurement], reason: str) -> _Measurement:
     """Return the metric that was named; for a flip rate, that population's which is nearest to the threshold."""
-    of_people = {name: one for name, one in measured.items() if name.removesuffix(".change") in PEOPLE}
-    named = {name: one for name, one in measured.items() if name == limit.figure}
-    compared = of_people if limit.figure.startswith("flip_rate") else named
-    if not compared:
-        raise refusal(limit.expression, f"'{limit.figure}' is not known: {why}")
-    name = (max if limit.looks_up else min)(compared, key=lambda each: compared[each].number)
+    record_rates = {name: one for name, one in measured.items() if name.removesuffix(".change") in PEOPLE}
+    matches = {name: one for name, one in measured.items() if name == threshold.figure}
+    candidates = record_rates if threshold.figure.startswith("flip_rate") else matches
+    if not candidates:
+        raise make_refusal(threshold.expression, f"'{threshold.figure}' is not known: {reason}")
+    name = (max if threshold.looks_up else min)(candidates, key=lambda each: candidates[each].number)
     others = [
         f"{percent(one.value)}{'' if one.high is None else f' ({one.judged_on} {percent(one.number)})'} of {one.of}"
-        for other, one in compared.items()
+        for other, one in candidates.items()
         if other != name
     ]
-    note = f"{compared[name].note} {f'Other populations: {listing(others)}.' if others else ''}".strip()
-    return replace(compared[name], name=name, note=note)
+    note = f"{candidates[name].note} {f'Other populations: {listing(others)}.' if others else ''}".strip()
+    return replace(candidates[name], name=name, note=note)
 
 
-def _rate(limit: Threshold, rate: RateOf, rows: int) -> _Measured:
-    end, other = (rate.high, rate.low) if limit.looks_up else (rate.low, rate.high)
+def _measure_rate(threshold: Threshold, rate: RateOf, record_count: int) -> _Measurement:
+    worse_end, better_end = (rate.high, rate.low) if threshold.looks_up else (rate.low, rate.high)
     notes = [f"{rate.discriminated:,} of {rate.of:,} flip.", rate.omission]
-    if limit.met_by(end) and not limit.met_by(other):
-        needed = records_needed(limit, rate.rate, rate.confidence)
-        if needed is not None:
-            whole = rate.population in ("pairs", "table") and rate.of + rate.alone >= rows
-            there = f", and the data set has {rows:,}" if whole else ""
-            notes.append(f"The sample is too small to decide: about {needed:,} records are needed{there}.")
-        elif limit.met_by(rate.rate):
+    if threshold.met_by(worse_end) and not threshold.met_by(better_end):
+        min_records = estimate_min_records(threshold, rate.rate, rate.confidence)
+        if min_records is not None:
+            is_whole = rate.population in ("pairs", "table") and rate.of + rate.alone >= record_count
+            remark = f", and the data set has {record_count:,}" if is_whole else ""
+            notes.append(f"The sample is too small to decide: about {min_records:,} records are needed{remark}.")
+        elif threshold.met_by(rate.rate):
             notes.append("The rate itself breaches the threshold; a larger sample would hardly change that.")
         else:
             notes.append("No sample can show that. Choose another threshold, or set one on findings.")
-    return _safe(limit, rate, confidence=rate.confidence, of=rate.people, note=" ".join(filter(None, notes)))
+    return _measure_worse_end(
+        threshold, rate, confidence=rate.confidence, of=rate.people, note=" ".join(filter(None, notes))
+    )
 
 
-def _gap(limit: Threshold, disparity: Disparity | None) -> _Measured:
-    disparity = _known(limit, disparity, "the model decides between no classes, as with a tolerance")
-    gap: Gap | None = getattr(disparity, limit.figure.replace(".", "_"))
-    gap = _known(limit, gap, disparity.unknown.get(limit.figure, "it was not measured"))
+def _measure_gap(threshold: Threshold, disparity: Disparity | None) -> _Measurement:
+    disparity = _require(threshold, disparity, "the model decides between no classes, as with a tolerance")
+    gap: Gap | None = getattr(disparity, threshold.figure.replace(".", "_"))
+    gap = _require(threshold, gap, disparity.unknown.get(threshold.figure, "it was not measured"))
     notes = [f"The {gap.rate} ('{disparity.selected}') is highest for {gap.most} and lowest for {gap.least}."]
-    measured = _safe(limit, gap, confidence=disparity.confidence)
-    if limit.met_by(measured.number) and not limit.met_by(gap.value):
+    measured = _measure_worse_end(threshold, gap, confidence=disparity.confidence)
+    if threshold.met_by(measured.number) and not threshold.met_by(gap.value):
         notes.append("The sample is too small to rule it out.")
     if gap.left_out:
         notes.append(f"Groups that are too small are left out: {first_few(gap.left_out)}.")
     return replace(measured, note=" ".join(notes))
 
 
-def _counterfactual(limit: Threshold, attribute: AttributeReport) -> _Measured:
-    why = (note.seen for note in attribute.health if note.name == NO_COUNTERFACTUALS)
-    report = _known(limit, attribute.counterfactual, next(why, f"no counterfactual test was made for {attribute.name}"))
-    one = report.effect if limit.figure == "counterfactual.excess" else report
-    measured = _safe(limit, one, confidence=report.confidence, note=report.sentence)
-    if limit.met_by(measured.number) and not limit.met_by(measured.value):
+def _measure_counterfactual(threshold: Threshold, attribute: AttributeReport) -> _Measurement:
+    reasons = (note.seen for note in attribute.health if note.name == NO_COUNTERFACTUALS)
+    report = _require(
+        threshold, attribute.counterfactual, next(reasons, f"no counterfactual test was made for {attribute.name}")
+    )
+    rate = report.effect if threshold.figure == "counterfactual.excess" else report
+    measured = _measure_worse_end(threshold, rate, confidence=report.confidence, note=report.sentence)
+    if threshold.met_by(measured.number) and not threshold.met_by(measured.value):
         measured = replace(measured, note=f"{measured.note} The sample, or the number of shuffles, is too small.")
     return measured
 
 
-def _proved(limit: Threshold, attribute: str, proved: Proved | None) -> _Measured:
-    proved = _known(limit, proved, f"no proof was tried for {attribute}. Give --prove SECONDS")
-    _known(limit, proved.method, f"nothing can be proved: {proved.reason}")
-    if limit.figure in CERTIFIED:
-        rows = _known(limit, proved.data_set, "there is no data set. Use proved_fair")
-        part: RecordPart = getattr(rows, CERTIFIED[limit.figure])
-        return _Measured(part.share, note=f"{part.count:,} of {rows.of:,} records in the data set.")
-    space: Part = getattr(proved, limit.figure)
-    return _Measured(
+def _measure_proof(threshold: Threshold, attribute: str, proof: ProofSummary | None) -> _Measurement:
+    proof = _require(threshold, proof, f"no proof was tried for {attribute}. Give --prove SECONDS")
+    _require(threshold, proof.method, f"nothing can be proved: {proof.reason}")
+    if threshold.figure in CERTIFIED:
+        rows = _require(threshold, proof.data_set, "there is no data set. Use proved_fair")
+        part: RecordPart = getattr(rows, CERTIFIED[threshold.figure])
+        return _Measurement(part.share, note=f"{part.count:,} of {rows.of:,} records in the data set.")
+    space: Part = getattr(proof, threshold.figure)
+    return _Measurement(
         space.share,
-        note=f"{tally(int(space.count))} of {tally(int(proved.people))} records of the declared input space.",
+        note=f"{tally(int(space.count))} of {tally(int(proof.people))} records of the declared input space.",
     )
 
 
-def records_needed(limit: Threshold, share: float, confidence: float) -> int | None:
+def estimate_min_records(threshold: Threshold, share: float, confidence: float) -> int | None:
     """Return about how many records would pass the check if the share stays as it is; None where no number does."""
 
     def passes(records: int) -> bool:
         ends = Rate(round(share * records), records, "domain", confidence).interval
-        return not limit.met_by(ends[1] if limit.looks_up else ends[0])
+        return not threshold.met_by(ends[1] if threshold.looks_up else ends[0])
 
     records = 1
     while not passes(records):
         records *= 2
-        if records > _MOST_RECORDS:
+        if records > _MAX_RECORDS:
             return None
     fails = records // 2
     while records - fails > max(1, records // 100):
@@ -466,59 +508,67 @@ def records_needed(limit: Threshold, share: float, confidence: float) -> int | N
     return math.ceil(records / unit) * unit
 
 
-def _change(limit: Threshold, attribute: AttributeReport, baseline: BaselineReport | None) -> _Measured:
-    baseline = _known(limit, baseline, "there is no earlier audit to compare with. Give --baseline FILE")
-    on: Literal["lower end", "upper end"] = "lower end" if limit.looks_up else "upper end"
-    figure = limit.figure.removesuffix(".change")
-    words = {figure: ""} if figure in PROXIES else {f"{one}.rate": POPULATIONS[one] for one in AUDITED}
-    known = {change.figure.removeprefix(f"{attribute.name}."): change for change in baseline.changes}
+def _measure_change(threshold: Threshold, attribute: AttributeReport, baseline: BaselineReport | None) -> _Measurement:
+    baseline = _require(threshold, baseline, "there is no earlier audit to compare with. Give --baseline FILE")
+    end: Literal["lower end", "upper end"] = "lower end" if threshold.looks_up else "upper end"
+    figure = threshold.figure.removesuffix(".change")
+    populations = {figure: ""} if figure in PROXY_METRICS else {f"{one}.rate": POPULATIONS[one] for one in AUDITED}
+    changes_by_figure = {change.figure.removeprefix(f"{attribute.name}."): change for change in baseline.changes}
     levels = [rate.confidence for rate in attribute.rates.measured]
     levels += [] if attribute.counterfactual is None else [attribute.counterfactual.confidence]
     confidence = levels[0] if levels else 0.95  # one setting for all intervals
     changes = {
-        f"{name}.change": _Measured(c.after - c.before, c.low, c.high, on, confidence, of, c.text)
-        for name, of in words.items()
-        if (c := known.get(name)) is not None and c.figure != name
+        f"{name}.change": _Measurement(c.after - c.before, c.low, c.high, end, confidence, of, c.text)
+        for name, of in populations.items()
+        if (c := changes_by_figure.get(name)) is not None and c.figure != name
     }
-    return _strictest(limit, changes, f"{attribute.name} cannot be compared with the earlier audit. {baseline.text}")
+    return _find_strictest(
+        threshold, changes, f"{attribute.name} cannot be compared with the earlier audit. {baseline.text}"
+    )
 
 
-def _known(limit: Threshold, value: _T | None, why: str) -> _T:
+def _require(threshold: Threshold, value: _T | None, reason: str) -> _T:
     if value is None:
-        raise refusal(limit.expression, f"'{limit.figure}' is not known: {why}")
+        raise make_refusal(threshold.expression, f"'{threshold.figure}' is not known: {reason}")
     return value
 
 
-def _digits(limit: Threshold, measured: _Measured) -> int:
+def _count_digits(threshold: Threshold, measured: _Measurement) -> int:
     """Return how many digits distinguish a number from its threshold: three, or more where both would look the same."""
-    number, place = measured.number, ("value", "lower end", "upper end").index(measured.judged_on)
-    if number == limit.number:
-        return DIGITS + 1  # the same digits for both
-    for digits in range(DIGITS, 17):
-        one, other = map(_read_back, (_texts(limit, measured, digits)[place], _shown(limit, limit.number, digits)))
-        if (one > other) == (number > limit.number) and one != other:
+    number, text_index = measured.number, ("value", "lower end", "upper end").index(measured.judged_on)
+    if number == threshold.number:
+        return MIN_DIGITS + 1  # the same digits for both
+    for digits in range(MIN_DIGITS, 17):
+        value, bound = map(
+            _parse_number,
+            (
+                _format_values(threshold, measured, digits)[text_index],
+                _format_number(threshold, threshold.number, digits),
+            ),
+        )
+        if (value > bound) == (number > threshold.number) and value != bound:
             return digits
     return 17
 
 
-def _read_back(text: str) -> float:
+def _parse_number(text: str) -> float:
     """Return the number in a text of `_shown`, such as "1,234", "below 0.0001%" or "1e-300"."""
     return float(re.sub(r"below |above |%|,", "", text.replace(_MINUS, "-")))
 
 
-def _texts(limit: Threshold, measured: _Measured, digits: int) -> tuple[str, ...]:
+def _format_values(threshold: Threshold, measured: _Measurement, digits: int) -> tuple[str, ...]:
     """Return the value and, where there is an interval, its ends: shares with the same decimals."""
     if measured.low is None or measured.high is None:
-        return (_shown(limit, measured.value, digits),) * 3
+        return (_format_number(threshold, measured.value, digits),) * 3
     numbers = (measured.value, measured.low, measured.high)
-    if limit.range.is_share and digits == DIGITS:
+    if threshold.range.is_share and digits == MIN_DIGITS:
         return tuple(f"{text}%" for text in aligned_percents(*numbers))
-    return tuple(_shown(limit, number, digits) for number in numbers)
+    return tuple(_format_number(threshold, number, digits) for number in numbers)
 
 
-def _shown(limit: Threshold, number: float, digits: int) -> str:
+def _format_number(threshold: Threshold, number: float, digits: int) -> str:
     """Return a number as its metric is read: shares in percent."""
-    if limit.range.is_share:
-        is_rounded = digits == DIGITS and number != limit.number  # a threshold is shown as it was written
+    if threshold.range.is_share:
+        is_rounded = digits == MIN_DIGITS and number != threshold.number  # a threshold is shown as it was written
         return percent(number) if is_rounded else f"{100 * number:.{digits}g}%".replace("-", _MINUS)
     return f"{number:,.0f}" if float(number).is_integer() else f"{number:.{digits}g}"

@@ -250,7 +250,7 @@ class Report:
 
     def to_json(self) -> str:
         """Return the content of audit.json."""
-        return as_json(self)
+        return format_json(self)
 
     @property
     def fails_encoding_check(self) -> bool:
@@ -264,24 +264,24 @@ class Report:
 
 
 @dataclass(frozen=True)
-class _Form:
+class _SchemaVersion:
     schema: int
 
 
-def as_json(report: object) -> str:
+def format_json(report: object) -> str:
     """Return a report as text."""
     return json.dumps(msgspec.to_builtins(report), indent=2, allow_nan=False) + "\n"
 
 
-def read_json(text: str | bytes, kind: type[T], source: object, what: str) -> T:
+def read_json(text: str | bytes, kind: type[T], source: object, description: str) -> T:
     """Read a report of one kind back; what is damaged, or of another form, is refused with its place."""
     try:
-        schema = msgspec.json.decode(text, type=_Form).schema
+        schema = msgspec.json.decode(text, type=_SchemaVersion).schema
         if schema != SCHEMA:
             raise DataError(f"{source}: written in form {schema}, but this version reads form {SCHEMA}. Audit again")
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise DataError(f"{source}: not {what} that can be read ({error})") from None
+        raise DataError(f"{source}: not {description} that can be read ({error})") from None
 
 
 AuditState = Literal["passed", "failed", "no limits", "error", "not finished"]
@@ -325,25 +325,25 @@ class AuditIndex:
         return sum(line.state in states for line in self.audits)
 
 
-def worst_of(attributes: Sequence[AttributeReport]) -> AttributeReport:
+def find_worst_attribute(attributes: Sequence[AttributeReport]) -> AttributeReport:
     """Return the sensitive attributes of which the verdict speaks: with the highest flip rate in the data set.
 
     A combination, which has more twins, leads only if no single attribute has flips in the data set. Where rates are
     equal, that of synthetic records decides, then the largest counterfactual effect.
     """
 
-    def rank(one: AttributeReport) -> tuple[float, float, float]:
-        excess = 0.0 if one.claimed_effect is None else one.claimed_effect.rate
-        return max((rate.rate for rate in one.data_set_rates[:1]), default=0.0), one.rates.largest, excess
+    def rank(attribute: AttributeReport) -> tuple[float, float, float]:
+        excess = 0.0 if attribute.claimed_effect is None else attribute.claimed_effect.rate
+        return max((rate.rate for rate in attribute.data_set_rates[:1]), default=0.0), attribute.rates.largest, excess
 
-    single = [one for one in attributes if len(one.sensitive) == 1 and rank(one)[0]]
-    return max(single or attributes, key=rank)
+    single_attributes = [one for one in attributes if len(one.sensitive) == 1 and rank(one)[0]]
+    return max(single_attributes or attributes, key=rank)
 
 
-def line_of(line: AuditLine, report: Report, page: str) -> AuditLine:
+def fill_line(line: AuditLine, report: Report, page: str) -> AuditLine:
     """Return the line of an audit with what its report says; an error that is known stays."""
     state: AuditState = "no limits" if report.gate is None else "passed" if report.gate.passed else "failed"
-    known = replace(
+    common = replace(
         line,
         state="not finished" if report.reproduction.interrupted else "error" if line.error is not None else state,
         level=report.verdict.level,
@@ -353,15 +353,15 @@ def line_of(line: AuditLine, report: Report, page: str) -> AuditLine:
         page=page,
     )
     if not report.attributes:
-        return known
-    one = worst_of(report.attributes)
-    gaps = one.probability_gaps or one.severity
+        return common
+    attribute = find_worst_attribute(report.attributes)
+    gaps = attribute.probability_gaps or attribute.severity
     return replace(
-        known,
-        attribute=one.name,
-        rate=next(iter(one.rates.measured), None),
-        random=one.rates.domain,
-        counterfactual=one.claimed_effect,
+        common,
+        attribute=attribute.name,
+        rate=next(iter(attribute.rates.measured), None),
+        random=attribute.rates.domain,
+        counterfactual=attribute.claimed_effect,
         gap=None if gaps is None else gaps.max,
-        gap_of="scores" if one.probability_gaps is None else "probabilities",
+        gap_of="scores" if attribute.probability_gaps is None else "probabilities",
     )

@@ -34,9 +34,9 @@ class RateOf:
     @property
     def omission(self) -> str:
         """Which records a flip rate over plausible pairs leaves out, as a sentence; empty where none."""
-        alone = f"Not counted, without a plausible twin: {self.alone:,} of {self.of + self.alone:,} people."
-        flips = f"Left out because the twin is not plausible: {plural(self.left_out, 'flip')}."
-        return " ".join([alone] * (self.alone > 0) + [flips] * (self.left_out > 0))
+        lone_text = f"Not counted, without a plausible twin: {self.alone:,} of {self.of + self.alone:,} people."
+        flip_text = f"Left out because the twin is not plausible: {plural(self.left_out, 'flip')}."
+        return " ".join([lone_text] * (self.alone > 0) + [flip_text] * (self.left_out > 0))
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class Rates:
 AUDITED: tuple[Population, ...] = ("pairs", "table", "plausible", "domain")  # whose rates an audit has, as shown
 
 
-def covering(drawn: RateOf, real: RateOf) -> RateOf:
+def widen_interval(synthetic: RateOf, real: RateOf) -> RateOf:
     """Return a rate of drawn people with an interval that holds for the population that the data set is a sample of.
 
     The number of draws says how well the fitted model is known, and nothing of how far it is off. The rate of the data
     set estimates the same without a model: with its interval taken in, the confidence is at least that of the data set.
     """
-    return replace(drawn, low=min(drawn.low, real.low), high=max(drawn.high, real.high))
+    return replace(synthetic, low=min(synthetic.low, real.low), high=max(synthetic.high, real.high))
 
 
 @dataclass(frozen=True)
@@ -103,40 +103,40 @@ Cell = str | int | float
 Conclusion = Literal[
     "no dependence found", "proxy evidence", "dependence found", "not assessable", "above the threshold"
 ]
-NOT_READ = "not-read"  # the name of a note: the sensitive attribute is not among the inputs that the model names
-UNMOVED = "no-score-moves"  # the name of a note: no score in the data set changes with the sensitive attribute
+NOT_USED = "not-read"  # the name of a note: the sensitive attribute is not among the inputs that the model names
+NO_SCORE_CHANGES = "no-score-moves"  # the name of a note: no score in the data set changes with the sensitive attribute
 SYNTHETIC: tuple[Population, ...] = ("plausible", "domain", "combinations")  # people who are drawn, not given
-NO_TWIN = "no-plausible-twin"  # the name of a note: no record of the data set has a plausible twin
+NO_PLAUSIBLE_TWIN = "no-plausible-twin"  # the name of a note: no record of the data set has a plausible twin
 MIN_GROUP_ROWS = 30  # rows that the rate of a group is made of, at least, to be compared with that of another
-FEW_RECORDS = 100  # fresh records below which a subgroup is shown apart
-TABLE = "table"  # in the place of a method: the person was not searched for
+MIN_SUBGROUP_RECORDS = 100  # fresh records below which a subgroup is shown apart
+DATA_SET = "table"  # in the place of a method: the person was not searched for
 
 
-def worst_cases(attributes: Sequence[AttributeReport], most: int | None = None) -> list[Finding]:
+def list_worst_findings(attributes: Sequence[AttributeReport], limit: int | None = None) -> list[Finding]:
     """Return the worst findings by any of these: plausible pairs first, real records first, then the widest gap."""
     worst = (finding for one in attributes for finding in one.worst)
-    return sorted(worst, key=lambda one: (not one.is_plausible, not one.is_real, -one.gap))[:most]
+    return sorted(worst, key=lambda one: (not one.is_plausible, not one.is_real, -one.gap))[:limit]
 
 
 def is_constant(attributes: Sequence[AttributeReport]) -> bool:
     """Return whether the model gave the same decision to every record that was looked at, so nothing can be said."""
-    noted = any(note.name == "constant-decision" for one in attributes for note in one.health)
-    return noted and not any(one.depends for one in attributes)
+    is_noted = any(note.name == "constant-decision" for one in attributes for note in one.health)
+    return is_noted and not any(one.depends for one in attributes)
 
 
-def notes_of(attributes: Sequence[AttributeReport]) -> list[str]:
+def list_notes(attributes: Sequence[AttributeReport]) -> list[str]:
     """Return what may mislead, each note once; with the names of the attributes where it is not about all of them."""
-    about: dict[Note, list[str]] = {}
+    names_by_note: dict[Note, list[str]] = {}
     for one in attributes:
         for note in one.health:
-            about.setdefault(note, []).append(f"by {listing(one.sensitive)}")
+            names_by_note.setdefault(note, []).append(f"by {listing(one.sensitive)}")
     return [
         f"{'' if len(names) == len(attributes) else '(' + ', '.join(names) + ') '}{note.seen} {note.remedy}"
-        for note, names in about.items()
+        for note, names in names_by_note.items()
     ]
 
 
-def left_out_pairs(attributes: Sequence[AttributeReport]) -> list[str]:
+def list_omissions(attributes: Sequence[AttributeReport]) -> list[str]:
     """Return which records the flip rates over plausible pairs leave out, a sentence for each attribute."""
     omissions = ((one.name, one.rates.pairs.omission) for one in attributes if one.rates.pairs is not None)
     return [f"{name}: {sentence}" for name, sentence in omissions if sentence]
@@ -280,7 +280,7 @@ class Finding:
     @property
     def is_real(self) -> bool:
         """Whether it is a record of the data set, not a synthetic one."""
-        return self.method == TABLE
+        return self.method == DATA_SET
 
     @property
     def place(self) -> str:
@@ -361,7 +361,7 @@ class AttributeReport:
     counterfactual: CounterfactualReport | None = None  # counterfactual test; null if it was not made
     counterfactual_people: tuple[CounterfactualPerson, ...] = ()  # up to four; none where no effect is claimed
     groups: tuple[GroupReport, ...] = ()  # group metrics of the data set
-    proved: Proved | None = None  # null where no proof was tried
+    proved: ProofSummary | None = None  # null where no proof was tried
     disparity: Disparity | None = None  # null where the model chooses no class
     direction: tuple[DirectionReport, ...] = ()  # by population, findings last; empty without a favourable class
     interpretation: Interpretation | None = None  # null for a black box, or if the audit was interrupted before
@@ -391,30 +391,30 @@ class AttributeReport:
     @property
     def is_unused(self) -> bool:
         """Whether the model names its inputs and the sensitive attribute is not among them."""
-        return any(note.name == NOT_READ for note in self.health) and not self.depends
+        return any(note.name == NOT_USED for note in self.health) and not self.depends
 
     @property
     def is_read(self) -> bool:
         """Whether the model reads one of the sensitive attributes, as far as is known."""
-        return self.depends or all(note.name not in (NOT_READ, UNMOVED) for note in self.health)
+        return self.depends or all(note.name not in (NOT_USED, NO_SCORE_CHANGES) for note in self.health)
 
     @property
     def lacks_twins(self) -> bool:
         """Whether no record has a plausible twin, so that no flip could be seen of a model whose scores do change."""
-        return any(note.name == NO_TWIN for note in self.health) and self.is_read and not self.depends
+        return any(note.name == NO_PLAUSIBLE_TWIN for note in self.health) and self.is_read and not self.depends
 
     @property
     def depends(self) -> bool:
         """Whether a decision was seen to depend on the sensitive attributes: in the data set, or a synthetic record."""
-        searched = self.search_twins == "flip" and self.people_found > 0
-        certified = self.proved is not None and self.proved.proved_discriminatory.count != "0"
-        return self.rates.largest > 0 or searched or certified
+        has_findings = self.search_twins == "flip" and self.people_found > 0
+        is_certified = self.proved is not None and self.proved.proved_discriminatory.count != "0"
+        return self.rates.largest > 0 or has_findings or is_certified
 
     @property
     def claimed_effect(self) -> Interval | None:
         """The excess flip rate that the counterfactual test claims; None where it claims none."""
-        found = self.counterfactual
-        return found.effect if found is not None and found.claimed else None
+        report = self.counterfactual
+        return report.effect if report is not None and report.claimed else None
 
     @property
     def has_proxy_evidence(self) -> bool:
@@ -443,7 +443,7 @@ ProofMethod = Literal["bounds of a network", "bounds of trees", "enumeration", "
 
 
 @dataclass(frozen=True)
-class Proved:
+class ProofSummary:
     """For which records it is proved that the decision does, or does not, depend on the sensitive attributes."""
 
     people: str  # records in the declared input space, exactly
@@ -465,9 +465,9 @@ class Proved:
         return (self.data_set.with_twin if self.data_set else self.proved_fair).share
 
     @staticmethod
-    def of(report: ProofReport, sentence: str) -> Proved:
+    def of(report: ProofReport, sentence: str) -> ProofSummary:
         """Return what a proof has proved, with a sentence that says it."""
-        return Proved(
+        return ProofSummary(
             report.people.count,
             report.proved_fair,
             report.proved_discriminatory,
@@ -483,10 +483,10 @@ class Proved:
         )
 
     @staticmethod
-    def nothing(people: int, reason: str) -> Proved:
+    def nothing(people: int, reason: str) -> ProofSummary:
         """Return that nothing can be proved, and why."""
         none = Part.of(0, people)
-        return Proved(
+        return ProofSummary(
             str(people),
             *(none, none, Part.of(people, people)),
             boxes=0,

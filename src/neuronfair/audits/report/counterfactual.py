@@ -121,8 +121,8 @@ class CounterfactualReport:
     @property
     def notes(self) -> tuple[str, ...]:
         """What twins keep, and who has none."""
-        few = "have too few people for a model, so they have no twins."
-        none = (
+        few_people = "have too few people for a model, so they have no twins."
+        without_twin = (
             f"{plural(self.without, 'person has', 'people have')} no counterfactual twin, since rules tie the group to "
             "attributes that twins keep; all metrics here leave them out."
         )
@@ -130,6 +130,6 @@ class CounterfactualReport:
             *([self.graph_note] if self.graph_note else []),
             *([f"Twins keep {listing([spell(name) for name in self.fixed])}: held fixed."] if self.fixed else []),
             *(one.text for one in self.legitimate),
-            *([none] if self.without else []),
-            *([f"{first_few(self.left_out)} {few}"] if self.left_out else []),
+            *([without_twin] if self.without else []),
+            *([f"{first_few(self.left_out)} {few_people}"] if self.left_out else []),
         )

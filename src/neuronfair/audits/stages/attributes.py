@@ -12,9 +12,9 @@ from pathlib import Path
 from torch import Tensor
 
 from neuronfair.audits.folder import WEIGHTS, folder_name
-from neuronfair.audits.provenance import Origin, replay_options
+from neuronfair.audits.provenance import Origin, list_replay_options
 from neuronfair.audits.report import Seconds, attribute
-from neuronfair.audits.report.attribute import Proved
+from neuronfair.audits.report.attribute import ProofSummary
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder
 from neuronfair.audits.stages.counterfactual import (
@@ -53,7 +53,7 @@ from neuronfair.store.ledger import portable_source
 class StagedProof:
     """What was proved, and the proof itself, against which later findings are checked; None where nothing was."""
 
-    proved: Proved
+    proved: ProofSummary
     proof: Proof | None = None
     interrupted: bool = False
 
@@ -86,8 +86,8 @@ class ProofStage:
             records = replace(records, most_regions=0)  # an audit does not show them
             report, proof = certify(problem, self.opened_model, records, self.seconds, show=progress)
         except Unprovable as error:
-            return StagedProof(Proved.nothing(self.data.domain.count, one_line(error)))
-        return StagedProof(Proved.of(report, certified_sentences(report)[0]), proof, report.interrupted)
+            return StagedProof(ProofSummary.nothing(self.data.domain.count, one_line(error)))
+        return StagedProof(ProofSummary.of(report, certified_sentences(report)[0]), proof, report.interrupted)
 
     def report(self, audit: AttributeAudit, staged: StagedProof) -> None:
         """Add what was proved to the report. A proof that a finding contradicts is an error."""
@@ -247,13 +247,13 @@ class AttributeChoices:
 
     def _case(self, opened_model: OpenedModel, number: int) -> AttributeCase:
         view, settings = self.views[number], self.settings
-        sized = settings.sized(opened_model, len(view.domain.sensitive_values))
+        sized = settings.scale_budgets(opened_model, len(view.domain.sensitive_values))
         return AttributeCase(
             model=opened_model.model,
             data=view,
             decision=opened_model.decision,
             seeds=self.seeds,
-            configs=tuple(self._plan(method, sized, opened_model) for method in settings.methods_for(opened_model)),
+            configs=tuple(self._plan(method, sized, opened_model) for method in settings.choose_methods(opened_model)),
             samples=sized.samples,
             confidence=settings.confidence,
             seed=settings.seed,
@@ -287,7 +287,7 @@ class AttributeChoices:
             model=f"../../{WEIGHTS}" if origin.trained_here else portable_source(opened_model.source),
             weights=opened_model.fingerprint,
             extra_weights=None if origin.weights is None else str(origin.weights.absolute()),
-            replay=replay_options(opened_model, origin),
+            replay=list_replay_options(opened_model, origin),
         )
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from neuronfair.audits.report.attribute import (
-    NOT_READ,
-    UNMOVED,
+    NO_SCORE_CHANGES,
+    NOT_USED,
     AttributeReport,
     DirectionReport,
     Note,
@@ -198,7 +198,7 @@ class AttributeAudit:
     def drop_refuted(self) -> None:
         """Drop the note that the model does not read the attribute if a later stage found a dependence."""
         if self.report.depends:
-            health = tuple(note for note in self.report.health if note.name not in (NOT_READ, UNMOVED))
+            health = tuple(note for note in self.report.health if note.name not in (NOT_USED, NO_SCORE_CHANGES))
             self.report = replace(self.report, health=health)
 
 

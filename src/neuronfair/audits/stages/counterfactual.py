@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from neuronfair.audits.report.attribute import NOT_READ, TABLE, UNMOVED, CounterfactualPerson, Note
+from neuronfair.audits.report.attribute import DATA_SET, NO_SCORE_CHANGES, NOT_USED, CounterfactualPerson, Note
 from neuronfair.audits.report.counterfactual import NO_COUNTERFACTUALS
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
@@ -52,7 +52,7 @@ def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffec
         pair = phrases.DescribedPair(*(part[i] for part in pairs))
         moved = (pair.row != pair.twin).nonzero()[:, 0].tolist()
         named = [*moved, *(c for c in case.importance_order if c not in moved)]
-        person = phrases.finding(domain, case.decision, pair, named, row, TABLE, case.scale)
+        person = phrases.finding(domain, case.decision, pair, named, row, DATA_SET, case.scale)
         shown.append(CounterfactualPerson(person, float(effect.shares[order[i]])))
     return tuple(shown)
 
@@ -71,7 +71,7 @@ def begin_counterfactuals(
     if len(rows) > most:
         rows = rows[random_order(len(rows), case.seed)[:most].to(rows.device)]
     try:
-        return case.counterfactual_test(rows, settings.thorough(case.samples, leads=leads))
+        return case.counterfactual_test(rows, settings.choose_counterfactual_settings(case.samples, leads=leads))
     except DomainError as error:
         if settings.twins == "counterfactual":
             raise
@@ -120,11 +120,11 @@ def unread(case: AttributeCase, reads: tuple[str, ...] | None) -> list[Note]:
     """Return a note if the model does not read the sensitive attributes: by its inputs, or because no score changes."""
     by = listing([spell(name) for name in case.domain.sensitive])
     if reads is not None and not set(case.domain.sensitive) & set(reads):
-        name, why = NOT_READ, f"The model does not use {by}, so no decision depends on it directly."
+        name, why = NOT_USED, f"The model does not use {by}, so no decision depends on it directly."
     elif _moves(case.model, case.domain, case.data.rows):
         return []
     else:
-        name, why = UNMOVED, f"No score of the {len(case.data):,} records in the data set changes with {by}."
+        name, why = NO_SCORE_CHANGES, f"No score of the {len(case.data):,} records in the data set changes with {by}."
     remedy = "The flip test does not see proxies: look at the counterfactual test and at the groups."
     return [Note(name, why, remedy)]
 

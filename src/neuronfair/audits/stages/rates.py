@@ -11,12 +11,12 @@ from torch import Tensor
 from neuronfair.audits.report import PopulationReport
 from neuronfair.audits.report.attribute import (
     MIN_GROUP_ROWS,
-    NO_TWIN,
+    NO_PLAUSIBLE_TWIN,
     Disparity,
     Gap,
     GroupReport,
     Note,
-    covering,
+    widen_interval,
 )
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.wording import phrases
@@ -123,7 +123,9 @@ def measure_rates(case: AttributeCase, audit: AttributeAudit, progress: Progress
     audit.note(*_small_groups(case))
     rates = audit.report.rates
     if rates.table is not None and rates.plausible is not None and not isinstance(case.population, OwnPopulation):
-        audit.report = replace(audit.report, rates=replace(rates, plausible=covering(rates.plausible, rates.table)))
+        audit.report = replace(
+            audit.report, rates=replace(rates, plausible=widen_interval(rates.plausible, rates.table))
+        )
     audit.note(*_broken_rules(case), *_rounding(case))
     groups, disparity = group_metrics(case.records.model, case.records.data, case.decision, case.confidence)
     audit.report = replace(audit.report, groups=groups, disparity=disparity)
@@ -199,7 +201,7 @@ def _measure_pairs(case: AttributeCase, audit: AttributeAudit, progress: Progres
     pairs = case.pair_rate(count_progress(progress, "Comparing people with their plausible twins"))
     if pairs is None:
         seen = "Nobody in the data set has a plausible twin, so no flip rate over plausible pairs is known."
-        audit.note(Note(NO_TWIN, seen, "Check the rules of the domain file, or choose another attribute."))
+        audit.note(Note(NO_PLAUSIBLE_TWIN, seen, "Check the rules of the domain file, or choose another attribute."))
         return
     audit.add_rate(phrases.pair_rate_of(pairs), direction(case.domain, "pairs", pairs.rate.direction))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from neuronfair.audits.folder import WORST_FINDINGS, write_worst_findings
 from neuronfair.audits.report.attribute import (
-    TABLE,
+    DATA_SET,
     CoverageReport,
     DirectionReport,
     Finding,
@@ -352,14 +352,14 @@ def _describe(
     for i, pair in enumerate(map(phrases.DescribedPair, *pairs)):
         columns = [*changed[i], *(c for c in case.importance_order if c not in changed[i])]
         index = int(selection.indices[i])
-        number, method = (index, TABLE) if selection.is_record[i] else sources.of_finding(index)
+        number, method = (index, DATA_SET) if selection.is_record[i] else sources.of_finding(index)
         finding = replace(
             phrases.finding(case.domain, case.decision, pair, columns, number, method, case.scale),
             plausibility=plausibilities[0][i],
             twin_plausibility=plausibilities[1][i],
             twin_is_plausible=twin_is_plausible[i],
         )
-        if case.runs is not None and case.runs.replay is not None and method != TABLE:
+        if case.runs is not None and case.runs.replay is not None and method != DATA_SET:
             words = ["neuronfair", "show", str(case.runs.path / method), str(number), *case.runs.replay]
             finding = replace(finding, replay=shlex.join(words))
         findings.append(finding)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from neuronfair.audits.report import Report, Tone, worst_of
-from neuronfair.audits.report.attribute import AttributeReport, Finding, notes_of, worst_cases
+from neuronfair.audits.report import Report, Tone, find_worst_attribute
+from neuronfair.audits.report.attribute import AttributeReport, Finding, list_notes, list_worst_findings
 from neuronfair.formatting import aligned_percents, duration, interval_ends, listing, percent, plural, spell, tally
 from neuronfair.proof.report import DataSetClaims, FreshClaims, ProofReport
 
@@ -70,7 +70,7 @@ def by(one: AttributeReport) -> str:
 
 def twin_explained(attributes: Sequence[AttributeReport]) -> str:
     """Return what a plausible twin is; empty where there are none, or where the model does not use the attribute."""
-    if not attributes or (worst := worst_of(attributes)).rates.pairs is None or worst.is_unused:
+    if not attributes or (worst := find_worst_attribute(attributes)).rates.pairs is None or worst.is_unused:
         return ""
     enough = f"; of up to {worst.twins:,} such twins, one different decision is enough"
     more = enough if worst.twins > 1 else " (no female husband)"
@@ -98,7 +98,7 @@ def limits_of(report: Report) -> list[str]:
         found.append("The input schema was inferred from the data set. Correct domain.toml and audit again.")
     if report.reproduction.reduced:
         found.append(f"A quick look (budget used/default): {', '.join(report.reproduction.reduced)}.")
-    return [*found, *notes_of(report.attributes)]
+    return [*found, *list_notes(report.attributes)]
 
 
 def next_steps(report: Report) -> tuple[Step, ...]:
@@ -108,7 +108,7 @@ def next_steps(report: Report) -> tuple[Step, ...]:
 
 def realistic_pairs(attributes: Sequence[AttributeReport], most: int) -> list[Finding]:
     """Return the worst pairs in which both people are plausible; the worst of all where none is."""
-    worst = worst_cases(attributes, most)
+    worst = list_worst_findings(attributes, most)
     return [one for one in worst if one.is_plausible] or worst
 
 
@@ -121,7 +121,7 @@ def described(finding: Finding) -> str:
 def _steps(report: Report) -> list[Step]:
     verdict, again = report.verdict, report.reproduction
     steps = []
-    if (replay := next((one.replay for one in worst_cases(report.attributes) if one.replay), None)) is not None:
+    if (replay := next((one.replay for one in list_worst_findings(report.attributes) if one.replay), None)) is not None:
         steps.append(Step("Look at the worst synthetic pair: is the difference justified?", replay))
     if again.alternatives and any(one.depends or one.has_proxy_evidence for one in report.attributes):
         steps.append(Step("Search for a model that is as good and less discriminatory.", again.alternatives))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from neuronfair.audits.report import Gate, GateCheck, Report, ThresholdState, Verdict, worst_of
+from neuronfair.audits.report import Gate, GateCheck, Report, ThresholdState, Verdict, find_worst_attribute
 from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Conclusion, RateOf, is_constant
 from neuronfair.audits.report.counterfactual import UNTESTED
 from neuronfair.audits.wording.summary import by
@@ -88,7 +88,7 @@ def _sentences(report: Report, level: Conclusion) -> tuple[str, tuple[str, ...]]
     why = _unassessable(report)
     if why and not any(one.rates.measured or one.searches for one in attributes):
         return why, (last,) if last else ()
-    worst = worst_of(attributes)
+    worst = find_worst_attribute(attributes)
     details = [
         *([worst.headline] if why else []),
         *_raw(worst),
