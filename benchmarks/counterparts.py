@@ -27,7 +27,7 @@ from dataclasses import replace
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 
 # isort: split
-from neuronfair.domain.population.counterfactuals import fit_counterfactuals, shuffled_groups
+from neuronfair.domain.population.counterfactuals import fit_counterfactuals, shuffle_groups
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.counterfactual_effect import CounterfactualSettings, CounterfactualTest
 from neuronfair.model.blackbox import BlackBox
@@ -56,11 +56,11 @@ def told(world: World, draws: int, seed: int) -> list[float]:
 
     def drawn(domain: TableDomain, rows: Tensor) -> tuple[Tensor, Tensor]:
         how = fit_counterfactuals(domain, rows)
-        decided = [world.decided(twins.rows[:, 0]) for twins in how.drawn(domain, rows, draws)]
+        decided = [world.decided(twins.rows[:, 0]) for twins in how.draw(domain, rows, draws)]
         return torch.stack(decided), world.decided(how.twins(domain, rows).rows[:, 0])
 
     ours, typical = drawn(world.domain, world.rows)
-    nothing, _ = drawn(*shuffled_groups(world.domain, world.rows, seed))
+    nothing, _ = drawn(*shuffle_groups(world.domain, world.rows, seed))
     graph, _ = drawn(with_graph(world), world.rows)
     best = torch.stack([world.decided(world.again(t)) for t in range(draws)])
     chance = torch.stack([own[someone_else(world.rows[:, 0], t)] for t in range(draws)])

@@ -31,7 +31,7 @@ import neuronfair
 from neuronfair.audits.report.attribute import widen_interval
 from neuronfair.audits.wording.phrases import rate_of
 from neuronfair.domain.population.model import fit_likelihood, fit_population
-from neuronfair.domain.population.plausible import plausible_twins
+from neuronfair.domain.population.plausible import with_plausible_twins
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.rate import PairRate, Rate, Until, flip_rate, plausible_pair_rate
 from neuronfair.model.blackbox import BlackBox
@@ -103,7 +103,7 @@ def true_rate(name: str, population: str) -> float:
 def true_pairs(name: str) -> TableDomain:
     """Return the domain with the twins that a model of the whole population finds plausible."""
     here = world(name)
-    return plausible_twins(here.domain, fit_population(here.domain, here.people), here.people)
+    return with_plausible_twins(here.domain, fit_population(here.domain, here.people), here.people)
 
 
 def one_repeat(name: str, n: int, figures: tuple[str, ...], draws: int, refits: int, number: int) -> list[Seen]:
@@ -129,7 +129,7 @@ def _table(name: str, rows: Tensor) -> Iterator[Seen]:
 
 def _pairs(name: str, rows: Tensor) -> Iterator[Seen]:
     here = world(name)
-    found = plausible_twins(here.domain, fit_population(here.domain, rows), rows)
+    found = with_plausible_twins(here.domain, fit_population(here.domain, rows), rows)
     measured = _pair_rate(here, found, rows)
     if measured is not None:
         given, whole = _pair_rate(here, found, here.people), _pair_rate(here, true_pairs(name), here.people)

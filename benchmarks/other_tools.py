@@ -38,7 +38,7 @@ PEOPLE, EACH, SAMPLES = 20, 10, 1_000
 
 def adult() -> pd.DataFrame:
     """Return Adult as words and numbers."""
-    columns = sources.RECIPES["adult", "default"](*sources.read("adult"))
+    columns = sources.RECIPES["adult", "default"](*sources.read_texts("adult"))
     table = pd.DataFrame({name: [str(cell) for cell in cells] for name, cells in columns.items()})
     for name in table.columns:
         numbers = pd.to_numeric(table[name], errors="coerce")

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import neuronfair
 from neuronfair.domain.population.model import TablePopulation, fit_likelihood, fit_population, real_synthetic_auc
-from neuronfair.domain.population.trees import ChanceForest, filled, information
+from neuronfair.domain.population.trees import ChanceForest, fill_tree, find_information
 from neuronfair.domain.tables.dataset import DATASETS, Dataset
 
 import numpy as np
@@ -29,8 +29,8 @@ def with_parents(model: TablePopulation, rows: Tensor, most: int) -> TablePopula
     """Return a Bayes network over the same places: full tables given so many parents. With one, a Chow-Liu tree."""
     codes = [bins.bins_of(rows[:, i]).numpy() for i, bins in enumerate(model.bins)]
     places, sizes = np.stack(codes, 1), [len(bins) for bins in model.bins]
-    ordered = [a.ordered for a in model.domain.attributes]
-    shared, trees = information(places[:10_000], sizes, ordered), {}
+    ordered = [a.is_ordered for a in model.domain.attributes]
+    shared, trees = find_information(places[:10_000], sizes, ordered), {}
     for i, target in enumerate(model.order):
         column, children, width = [], [], 1
         for asked in sorted(model.order[:i], key=lambda c, to=target: -shared[c, to])[:most]:
@@ -39,7 +39,7 @@ def with_parents(model: TablePopulation, rows: Tensor, most: int) -> TablePopula
             children += [start + np.arange(sizes[asked]) for start in starts]
             width *= sizes[asked]
         ends = [np.zeros(0, dtype=np.int64)] * width
-        trees[target] = filled(places, target, sizes[target], np.array(column + [-1] * width), children + ends)
+        trees[target] = fill_tree(places, target, sizes[target], np.array(column + [-1] * width), children + ends)
     free = replace(model.domain, rules=())
     return replace(model, domain=free, tied=(), trees=ChanceForest.of([trees[c] for c in range(len(sizes))]))
 

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from experiments.cases import SHORT, data, once
 from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, mean, span
 from neuronfair.domain.tables.dataset import Dataset
-from neuronfair.domain.tables.sources import local_files
+from neuronfair.domain.tables.sources import find_local_files
 from neuronfair.measure.stats import mean_interval
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding, cluster_seeds
@@ -120,7 +120,7 @@ def cases() -> dict[str, Case]:
     return {
         case.name: case
         for case in ALL_CASES
-        if local_files(case.table) is not None and (case.source in (OWN, SCIKIT) or _weights(case) is not None)
+        if find_local_files(case.table) is not None and (case.source in (OWN, SCIKIT) or _weights(case) is not None)
     }
 
 

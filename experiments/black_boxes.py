@@ -7,14 +7,14 @@ from typing import Any
 
 from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, held_in, mean, span
 from experiments.tree_models import KINDS, encoded, fitted_trees
-from neuronfair.domain.tables.sources import local_files
+from neuronfair.domain.tables.sources import find_local_files
 from neuronfair.measure.diversity import count_regions, mean_distance
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.open import wrap_model
 from neuronfair.searches import campaign
 from neuronfair.searches.config import SearchConfig
 
-TABLES = [name for name in ("adult", "german", "bank", "compas", "meps") if local_files(name) is not None]
+TABLES = [name for name in ("adult", "german", "bank", "compas", "meps") if find_local_files(name) is not None]
 SEEDS, STEPS = 100, 200
 FEWER = {"bank": 40}  # steps where a row has many twins
 OURS, SHOWN = "frontier-free", "frontier-free, thresholds"

@@ -14,7 +14,7 @@ from experiments.repairs.retrain import MAX_PAIRS
 from neuronfair.atomic import replace_file
 from neuronfair.audits.comparison import method_metrics
 from neuronfair.domain.tables.dataset import Dataset, load_dataset
-from neuronfair.domain.tables.sources import local_files
+from neuronfair.domain.tables.sources import find_local_files
 from neuronfair.errors import ModelError
 from neuronfair.measure.rate import flip_rate
 from neuronfair.model.encoding import TableEncoding, cluster_seeds
@@ -44,7 +44,7 @@ ALL_CASES = {  # case: data set, sensitive attribute, published weights, the pap
     "meps-sex": ("meps", "SEX=1", None, "meps-gender"),  # the published model cannot be fed
 }
 CASES = {
-    case: facts for case, facts in ALL_CASES.items() if local_files(facts[0]) is not None
+    case: facts for case, facts in ALL_CASES.items() if find_local_files(facts[0]) is not None
 }  # whose data are on this machine
 PUBLISHED = "published"
 WIDE = ("compas-race", "meps-sex")  # hundreds of columns: fewer run seeds

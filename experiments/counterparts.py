@@ -18,7 +18,7 @@ from experiments.tree_models import fit_trees
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
-from neuronfair.domain.tables.sources import local_files
+from neuronfair.domain.tables.sources import find_local_files
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, CounterfactualSettings, CounterfactualTest
 from neuronfair.measure.rate import flip_rate
 from neuronfair.model.blackbox import BlackBox, Model
@@ -29,7 +29,7 @@ from neuronfair.model.train import train
 import torch
 
 EVERY = (("adult", "sex"), ("adult", "race"), ("german", "sex"), ("bank", "age"), ("compas", "race"), ("meps", "race"))
-CASES = [case for case in EVERY if local_files(case[0]) is not None]
+CASES = [case for case in EVERY if find_local_files(case[0]) is not None]
 MODELS = ("network", "xgboost")
 AGES = {"below 25": 25, "25 to 60": 61, "above 60": None}  # of Bank's clients: the first age that is no longer in it
 FULL = {"draws": 32, "permutations": 20, "records": None}

@@ -14,7 +14,7 @@ from experiments.cases import CASES, data, once, train, weights_of
 from experiments.lab import Job, Report, Results, Scale, Table, figure, gather, mean, span
 from experiments.tree_models import KINDS, tree_model
 from neuronfair.domain.population.model import PopulationModel, fit_likelihood, fit_population, real_synthetic_auc
-from neuronfair.domain.population.plausible import PLAUSIBLE
+from neuronfair.domain.population.plausible import MIN_PLAUSIBILITY
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.measure.rate import Rate, flip_rate
 from neuronfair.model.network import Network
@@ -97,7 +97,7 @@ def measure(name: str, kind: str, seed: int, quick: bool, samples: int, **config
         result[when] = {
             "findings": done.total.findings,
             "gsr": done.total.gsr,
-            "plausible": (usual >= PLAUSIBLE).double().mean().item() if len(usual) else None,
+            "plausible": (usual >= MIN_PLAUSIBILITY).double().mean().item() if len(usual) else None,
         }
     return result
 
@@ -150,7 +150,7 @@ def report(scale: Scale, results: Results) -> Report:
     return Report(
         "Three populations",
         "The flip rate of a model in three populations: the data set, realistic synthetic records, and the declared "
-        f"input space. Findings are plausible at or above likelihood percentile {100 * PLAUSIBLE:g}. Default "
+        f"input space. Findings are plausible at or above likelihood percentile {100 * MIN_PLAUSIBILITY:g}. Default "
         "domains and sensitive attributes.",
         {
             "rates": Table(

@@ -169,7 +169,7 @@ def test_every_entry_of_a_domain_file_is_in_the_reference():
     from neuronfair.domain.schema import toml
 
     page = (DOCS / "reference" / "domain-file.md").read_text(encoding="utf-8")
-    entries = {*toml._TOP, *toml._ENTRIES, "column", "classes", "if", "then", "forbid", "min", "max"}
+    entries = {*toml._TOP_KEYS, *toml._ENTRY_CHECKS, "column", "classes", "if", "then", "forbid", "min", "max"}
     assert [entry for entry in sorted(entries) if not re.search(rf"\b{entry}\b", page)] == []
     (example,) = [block for block in blocks(DOCS / "reference" / "domain-file.md") if block.language == "toml"]
     assert toml.parse_domain(example.code).count > 0

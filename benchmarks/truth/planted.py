@@ -133,7 +133,7 @@ def _rule(draw: random.Random, name: str, attributes: list[Attribute]) -> Rule:
 
 def _some(draw: random.Random, attribute: Attribute) -> RuleCondition:
     """Return some of an attribute's values."""
-    codes = draw.sample(range(attribute.points), draw.randint(1, max(1, attribute.points // 2)))
+    codes = draw.sample(range(attribute.grid_size), draw.randint(1, max(1, attribute.grid_size // 2)))
     return tuple(attribute.value(code) for code in codes)
 
 

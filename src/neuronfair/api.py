@@ -20,7 +20,7 @@ from neuronfair.audits.run import run
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.wording.summary import NOT_MEASURED, metrics, status
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins
-from neuronfair.domain.population.model import PopulationModel, fit_population, read_people
+from neuronfair.domain.population.model import PopulationModel, fit_population, read_records
 from neuronfair.domain.schema.rule_mining import TakeRules
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
@@ -253,7 +253,7 @@ def _audit_table(model: Any, data: Any, options: Values) -> Audit:
     settings = _change_settings(options.get("settings") or AuditSettings(), options)
     ready = checks.read(table.domain)
     population = options.get("population")
-    people = None if population is None else read_people(population, table.domain)
+    people = None if population is None else read_records(population, table.domain)
     ready.refuse(table.domain.sensitive, settings.choose_methods(opened_model), settings.twins)
     pool = options.get("pool")
     origin = replace(

@@ -9,7 +9,7 @@ from torch import nn
 
 from neuronfair import load_dataset, parse_domain, read_domain
 from neuronfair.audits.inputs import UNREAD, ModelSource, read_input
-from neuronfair.domain.schema.column_types import LeftOut
+from neuronfair.domain.schema.column_types import ExcludedColumn
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import DataError, DomainError, ModelError
 
@@ -54,7 +54,7 @@ def test_an_inferred_domain_has_what_the_model_reads_and_nothing_else():
     found = read(PEOPLE, model=reading("number", "sex", "age"), sensitive="sex", target="hired")
     assert found.data.domain.names == ("number", "age", "sex")
     assert (found.inferred, found.reads) == (True, ("number", "sex", "age"))
-    assert found.left_out == (LeftOut("id", UNREAD), LeftOut("job", UNREAD))
+    assert found.left_out == (ExcludedColumn("id", UNREAD), ExcludedColumn("job", UNREAD))
     assert parse_domain(found.domain_text).names == found.data.domain.names
     everything = read(PEOPLE, sensitive=["sex"], target="hired")
     assert everything.data.domain.names == ("age", "job", "sex")
@@ -74,7 +74,7 @@ def test_a_domain_file_is_limited_with_its_rules(tmp_path):
     found = read(PEOPLE, model=reading("age", "job_smith", "job_cook"), domain=path)  # the bad ids do not matter
     assert found.data.domain.names == ("age", "job", "sex")
     assert [rule.name for rule in found.data.domain.rules] == ["no old smiths"]
-    assert found.left_out == (LeftOut("id", UNREAD),)
+    assert found.left_out == (ExcludedColumn("id", UNREAD),)
     assert found.domain_text.startswith('# Without "id": the model does not read it.\n')
     assert parse_domain(found.domain_text).fingerprint == found.data.domain.fingerprint
     whole = read(PEOPLE | {"id": [7] * 30}, domain=read_domain(path), sensitive="job")

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronfair.domain.attribute import Attribute, causal_graph, check_graph
+from neuronfair.domain.attribute import Attribute, find_parents, check_graph
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import Cells
-from neuronfair.domain.tables.dataset import limited
+from neuronfair.domain.tables.dataset import limit_domain
 from neuronfair.errors import CellError, DomainError
 
 AGE = Attribute("age", "ordinal", low=17, high=90)
@@ -223,12 +223,12 @@ def attributes(**causes):
 
 
 def test_columns_that_others_depend_on():
-    assert causal_graph(attributes(sex="", job=["sex"], pay=["job", "sex"])) == {0: [], 1: [0], 2: [1, 0]}
-    assert causal_graph(attributes(sex=None, job=["sex"], pay=None)) == {0: [], 1: [0], 2: []}
-    assert causal_graph(attributes(sex=None, job=None)) is None
+    assert find_parents(attributes(sex="", job=["sex"], pay=["job", "sex"])) == {0: [], 1: [0], 2: [1, 0]}
+    assert find_parents(attributes(sex=None, job=["sex"], pay=None)) == {0: [], 1: [0], 2: []}
+    assert find_parents(attributes(sex=None, job=None)) is None
 
 
-@pytest.mark.parametrize("reads", [check_graph, causal_graph])
+@pytest.mark.parametrize("reads", [check_graph, find_parents])
 def test_a_circle_and_an_unknown_cause_are_refused_in_a_sentence(reads):
     with pytest.raises(
         DomainError, match=r"^causes go round in a circle: '\w+' -> '\w+' -> '\w+'. Remove one of them$"
@@ -242,15 +242,15 @@ def test_a_circle_and_an_unknown_cause_are_refused_in_a_sentence(reads):
 
 def test_the_causes_of_an_attribute_that_is_left_out_stand_in_for_it():
     domain = TableDomain("people", attributes(sex=None, school=["sex"], job=["school", "sex"], pay=["job"]), ("sex",))
-    fewer = limited(domain, {"sex", "pay"})
+    fewer = limit_domain(domain, {"sex", "pay"})
     assert [a.causes for a in fewer.attributes] == [(), ("sex",)]
-    fewer = limited(domain, {"sex", "school", "pay"})
+    fewer = limit_domain(domain, {"sex", "school", "pay"})
     assert [a.causes for a in fewer.attributes] == [(), ("sex",), ("school", "sex")]
 
 
 def test_a_graph_stays_one_where_all_that_has_causes_is_left_out():
     domain = TableDomain("people", attributes(sex=None, age=None, pay=["sex"]), ("sex",))
-    assert causal_graph(limited(domain, {"sex", "age"}).attributes) == {0: [], 1: []}
+    assert find_parents(limit_domain(domain, {"sex", "age"}).attributes) == {0: [], 1: []}
 
 
 def test_what_is_said_of_counterfactuals_is_written_and_read():

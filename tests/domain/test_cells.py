@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.cells import canonical_number, cell_text, numbers_first, parse_number
+from neuronfair.domain.cells import canonical_number, cell_text, size_sort_key, parse_number
 from neuronfair.domain.schema.infer import draft_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.files import read_sheet
@@ -25,7 +25,7 @@ UNDERSCORES = ["1_2", "3_4", "5_6", "7_8"]
 def test_a_text_with_an_underscore_is_no_number(decimal):
     assert parse_number("1_2", decimal) is None
     assert canonical_number("1_2") == "1_2"
-    assert numbers_first("1_2") == (True, 0.0, "1_2")
+    assert size_sort_key("1_2") == (True, 0.0, "1_2")
 
 
 @pytest.mark.parametrize("kind", ["ordinal", "continuous"])

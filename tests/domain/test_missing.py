@@ -38,7 +38,7 @@ def domain(*rules: Rule) -> TableDomain:
 
 
 def test_it_has_the_last_code_and_is_called_missing():
-    assert (AGE.size, AGE.points, AGE.empty) == (5, 4, EMPTY)
+    assert (AGE.size, AGE.grid_size, AGE.empty) == (5, 4, EMPTY)
     assert AGE.codes(["20", "", None, 23, float("nan"), "missing"]).tolist() == [0, 4, 4, 3, 4, 4]
     assert [AGE.value(code) for code in range(5)] == [20, 21, 22, 23, "missing"]
     for outside in ("error", "keep"):  # the code after the last would be that of an empty cell

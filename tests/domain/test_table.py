@@ -227,7 +227,7 @@ def test_a_value_goes_one_step_inwards_or_anywhere_else(columns, random):
     ordered = torch.tensor([in_order for _, in_order, _ in columns])
     rows = torch.tensor([[random.randrange(size) for size in sizes.tolist()] for _ in range(8)])
     u = torch.tensor([[random.random() for _ in columns] for _ in range(8)], dtype=torch.float64)
-    near = Neighbours.of(sizes, points, ordered).drawn(rows, u)
+    near = Neighbours.of(sizes, points, ordered).draw(rows, u)
     for row, numbers, there in zip(rows.tolist(), u.tolist(), near.tolist(), strict=True):
         for code, v, to, (many, in_order, empty) in zip(row, numbers, there, columns, strict=True):
             size = many + empty
@@ -242,4 +242,8 @@ def test_nothing_is_made_anew_where_all_are_ordered():
     near = Neighbours.of(torch.tensor([3, 2]), torch.tensor([3, 2]), torch.tensor([True, True]))
     assert len(near.others) == 0
     rows, u = torch.tensor([[0, 1], [1, 0], [2, 1]]), torch.tensor([[0.1, 0.9], [0.5, 0.2], [0.9, 0.4]])
-    assert near.drawn(rows, u.double()).tolist() == [[1, 0], [2, 1], [1, 0]]
+    assert near.draw(rows, u.double()).tolist() == [[1, 0], [2, 1], [1, 0]]
+
+
+def test_methods_of_other_packages_may_use_the_former_name_of_the_changeable_codes():
+    assert DOMAIN.free.tolist() == [name not in DOMAIN.sensitive for name in DOMAIN.names]

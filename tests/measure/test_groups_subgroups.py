@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neuronfair import BlackBox, TableDomain
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.population.model import OwnPopulation
+from neuronfair.domain.population.model import UserPopulation
 from neuronfair.errors import DomainError
 from neuronfair.measure.groups import Subgroup, learn_subgroups
 from neuronfair.measure.rate import flip_rate
@@ -205,7 +205,7 @@ def test_where_nobody_lives_there_is_no_group():
 
 
 def of_a_sampler(held: Held, n: int) -> tuple[Subgroup, ...]:
-    model, own = where(held, domain()), OwnPopulation(domain().sample(n, torch.Generator().manual_seed(3)), Young())
+    model, own = where(held, domain()), UserPopulation(domain().sample(n, torch.Generator().manual_seed(3)), Young())
     overall = flip_rate(model, domain(), population=own, samples=20_000)
     return learn_subgroups(model, domain(), NOBODY, overall, population=own, samples=20_000)
 

@@ -11,8 +11,8 @@ from scipy.stats import binomtest
 
 from neuronfair import BlackBox, Decision, NeuronFairError, TableDomain
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.population.model import OwnPopulation, fit_population
-from neuronfair.domain.population.plausible import plausible_twins
+from neuronfair.domain.population.model import UserPopulation, fit_population
+from neuronfair.domain.population.plausible import with_plausible_twins
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import Target
 from neuronfair.domain.twins import FLIPS
@@ -157,7 +157,7 @@ def test_whatever_gives_scores_can_be_measured():
 def test_plausible_people_of_a_sampler_are_judged_once_each():
     """All of them add up to 19, so everybody is hit, and not one in eight as in the domain."""
     rows = EVERYBODY[(EVERYBODY[:, :4] == torch.tensor([9, 9, 1, 0])).all(1)]
-    rate = flip_rate(NETWORK, DOMAIN, population=OwnPopulation(rows, fit_population(DOMAIN, rows)), samples=500)
+    rate = flip_rate(NETWORK, DOMAIN, population=UserPopulation(rows, fit_population(DOMAIN, rows)), samples=500)
     assert (rate.flips, rate.sampled, rate.population) == (len(rows), len(rows), "plausible")
     assert len(rows) < 500
     assert rate.interval == flip_rate(NETWORK, DOMAIN, population=rows, samples=500).interval
@@ -200,7 +200,7 @@ def tied(count: int) -> torch.Tensor:
 
 def test_the_flip_rate_over_plausible_pairs_is_that_of_a_plain_loop():
     rows = tied(2000)
-    pairs = plausible_twins(DOMAIN, fit_population(DOMAIN, rows), rows)
+    pairs = with_plausible_twins(DOMAIN, fit_population(DOMAIN, rows), rows)
     seen: list[tuple[int, int]] = []
     found = plausible_pair_rate(NETWORK, pairs, rows, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (2000, 2000)
@@ -225,17 +225,17 @@ def test_the_flip_rate_over_plausible_pairs_is_that_of_a_plain_loop():
 def test_twins_that_a_rule_forbids_are_left_out_of_the_pairs_and_counted():
     rule = Rule("small digits go with the flag", {"a0": Span(high=2)}, {"s": ("1",)})
     rows = tied(2000)
-    free = plausible_pair_rate(NETWORK, plausible_twins(DOMAIN, fit_population(DOMAIN, rows), rows), rows)
+    free = plausible_pair_rate(NETWORK, with_plausible_twins(DOMAIN, fit_population(DOMAIN, rows), rows), rows)
     ruled = replace(DOMAIN, rules=(rule,))
     assert ruled.valid(rows).all()
-    found = plausible_pair_rate(NETWORK, plausible_twins(ruled, fit_population(ruled, rows), rows), rows)
+    found = plausible_pair_rate(NETWORK, with_plausible_twins(ruled, fit_population(ruled, rows), rows), rows)
     assert (found.rate.flips, found.implausible_only) == (free.rate.flips, free.implausible_only)
     assert flip_rate(NETWORK, ruled, population=rows).flips == found.rate.flips
 
 
 def test_without_any_plausible_twin_nothing_is_said_of_pairs():
     rows = tied(2000)
-    pairs = plausible_twins(DOMAIN, fit_population(DOMAIN, rows), rows)
+    pairs = with_plausible_twins(DOMAIN, fit_population(DOMAIN, rows), rows)
     assert plausible_pair_rate(NETWORK, pairs, rows[rows[:, 0] < 3]) is None
     some = plausible_pair_rate(NETWORK, pairs, rows, samples=100)
     assert some.rate.sampled + some.without_twin == 100

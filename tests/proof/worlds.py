@@ -46,7 +46,7 @@ def _some(draw: random.Random, attribute: Attribute) -> Span | tuple:
     if attribute.name == "age" and draw.random() < 0.5:
         low = draw.randint(0, 4)
         return Span(low, draw.randint(low, 5))
-    codes = draw.sample(range(attribute.points), draw.randint(1, attribute.points - 1))
+    codes = draw.sample(range(attribute.grid_size), draw.randint(1, attribute.grid_size - 1))
     return tuple(attribute.value(code) for code in codes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neuronfair.audits.report import DataReport, Verdict
-from neuronfair.domain.schema.column_types import LeftOut
+from neuronfair.domain.schema.column_types import ExcludedColumn
 from neuronfair.formatting import percent
 from neuronfair.render import terminal
 from neuronfair.render.page import verdict_card
@@ -21,7 +21,7 @@ def test_a_notebook_without_widgets_has_no_bar_and_no_warning(monkeypatch):
 
 
 def test_the_card_says_what_was_left_out():
-    data = DataReport("people", 50, 2, ("sex",), left_out=(LeftOut("id", "a number"), LeftOut("name", "names")))
+    data = DataReport("people", 50, 2, ("sex",), left_out=(ExcludedColumn("id", "a number"), ExcludedColumn("name", "names")))
     assert "50 records, 2 attributes, 2 columns left out" in verdict_card(reports.report(data=data))
 
 

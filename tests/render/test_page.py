@@ -25,7 +25,7 @@ from neuronfair.audits.report.attribute import (
     SeverityReport,
     SideReport,
 )
-from neuronfair.domain.schema.column_types import LeftOut
+from neuronfair.domain.schema.column_types import ExcludedColumn
 from neuronfair.formatting import POPULATIONS, TWINS_OF_POPULATION, interval_ends, percent
 from neuronfair.proof.report import FreshClaims, ShareInterval
 from neuronfair.render.page import audit_page, axis_end, cells, layer_maps
@@ -493,7 +493,7 @@ def test_probabilities_stand_in_the_place_of_margins():
 
 def test_columns_that_were_left_out_are_listed():
     text = read(
-        reports.report(data=DataReport("people", 50, 2, ("sex",), left_out=(LeftOut("id", "every cell is different"),)))
+        reports.report(data=DataReport("people", 50, 2, ("sex",), left_out=(ExcludedColumn("id", "every cell is different"),)))
     ).text
     assert "1 column of the data set left out" in text
     assert "idevery cell is different" in text

@@ -14,7 +14,7 @@ from rich.text import Text
 from neuronfair.audits.report import EncodingCheckReport, Report, Verdict
 from neuronfair.audits.report.attribute import Note, ProofSummary, Rates
 from neuronfair.audits.wording.verdict import conclude
-from neuronfair.domain.schema.column_types import LeftOut
+from neuronfair.domain.schema.column_types import ExcludedColumn
 from neuronfair.formatting import percent
 from neuronfair.model.profile import interpret
 from neuronfair.render.terminal import audit_report, make_console, print_audit, progress_bar, verdict
@@ -105,7 +105,7 @@ def test_a_black_box_is_said_to_be_one():
 
 def test_columns_that_were_left_out_are_named():
     made = reports.report()
-    left_out = (LeftOut("id", "an identifier"), LeftOut("land\x1b", "constant"))
+    left_out = (ExcludedColumn("id", "an identifier"), ExcludedColumn("land\x1b", "constant"))
     assert "Left out" not in shown(made)
     text = shown(replace(made, data=replace(made.data, left_out=left_out)))
     assert "Left out: id: an identifier.\nLeft out: land\\u001b: constant." in text
@@ -157,9 +157,9 @@ def test_the_colour_follows_the_thresholds_and_nothing_else(thresholds, level, s
 
 
 def test_columns_that_were_left_out_are_named_by_their_reason():
-    names = [LeftOut(f"x{i}", "the model does not read it") for i in range(10)]
+    names = [ExcludedColumn(f"x{i}", "the model does not read it") for i in range(10)]
     made = reports.report()
-    text = shown(replace(made, data=replace(made.data, left_out=(*names, LeftOut("id", "a running number")))))
+    text = shown(replace(made, data=replace(made.data, left_out=(*names, ExcludedColumn("id", "a running number")))))
     assert "Left out: x0, x1, x2, x3, x4, x5, x6, x7, … (10 in all): the model does not read it." in text
     assert "Left out: id: a running number." in text
 

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals, with_counterfactuals
-from neuronfair.domain.population.plausible import Plausible
+from neuronfair.domain.population.plausible import PlausibleDomain
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
@@ -75,7 +75,7 @@ def test_what_is_no_kind_of_twin_or_cannot_be_fitted():
 def test_counterfactuals_among_plausible_people():
     young = Young(DOMAIN)  # the plausibility of a person is 1 - a / 9
     outcome = search(NETWORK, DOMAIN, ROWS, replace(PLAN, plausible=0.6), population=young)  # a is 3 at most
-    assert isinstance(outcome.domain, Plausible)
+    assert isinstance(outcome.domain, PlausibleDomain)
     found = outcome.findings
     assert set(found.rows[usual(found.rows)][:, 0].tolist()) == {2, 3}
     # The counterfactual itself need not be plausible.

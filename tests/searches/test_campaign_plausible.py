@@ -12,7 +12,7 @@ from rich.console import Console
 from torch import nn
 
 from neuronfair.domain.population.model import fit_population
-from neuronfair.domain.population.plausible import Plausible, plausible
+from neuronfair.domain.population.plausible import PlausibleDomain, keep_plausible
 from neuronfair.errors import NeuronFairError
 from neuronfair.render.search import search_report
 from neuronfair.searches.campaign import SearchResult, search
@@ -47,7 +47,7 @@ def test_where_all_the_bias_is_among_the_implausible_nobody_is_found(method):
     everywhere = searched(method, population=YOUNG)
     assert set(everywhere.findings.rows[:, 0].tolist()) == {7, 8}
     outcome = searched(method, 0.5, population=YOUNG)
-    assert isinstance(outcome.domain, Plausible)
+    assert isinstance(outcome.domain, PlausibleDomain)
     assert (len(outcome.findings), outcome.findings.tried > 0) == (0, True)
     assert outcome.seeds[:, 0].max() == 4
     assert (outcome.findings.misses[:, 0] <= 4).all()
@@ -109,7 +109,7 @@ def test_a_name_that_is_not_known():
 
 
 def test_shrunk_people_stay_plausible():
-    inside = plausible(DOMAIN, YOUNG, 0.2, ROWS)  # a0 up to 7
+    inside = keep_plausible(DOMAIN, YOUNG, 0.2, ROWS)  # a0 up to 7
     found, seed = torch.tensor([[7, 9, 0]]), torch.tensor([[9, 2, 0]])
     assert shrink(OLD_ONES, DOMAIN, found, seed).tolist() == [[8, 2, 0]]
     assert shrink(OLD_ONES, inside, found, seed).tolist() == [[7, 2, 0]]

@@ -88,7 +88,7 @@ def test_shrunk_rows_are_small_valid_and_still_discriminate(seed):
     assert DOMAIN.valid(shrunk).all()
     between = (shrunk >= torch.minimum(rows, seeds)) & (shrunk <= torch.maximum(rows, seeds))
     one_of_both = (shrunk == rows) | (shrunk == seeds)
-    assert torch.where(DOMAIN.ordered, between, one_of_both).all()
+    assert torch.where(DOMAIN.is_ordered, between, one_of_both).all()
     for column in range(len(DOMAIN.names)):  # no single attribute can be given back
         back = shrunk.clone()
         back[:, column] = seeds[:, column]

@@ -55,7 +55,7 @@ class Roamer:
         return state | {"rows": context.domain.move(rows, self.step(context, state, rows, t))}
 
     def step(self, context: SearchContext, state: State, rows: Tensor, t: int) -> Tensor:
-        column = choose(context, state, context.domain.free.double().expand(len(rows), -1), t)
+        column = choose(context, state, context.domain.changeable.double().expand(len(rows), -1), t)
         value = context.draws.below(context.domain.sizes[column], t, state["origin"], use="value")
         return rows.scatter(1, column, value)
 

@@ -122,7 +122,7 @@ def _drawn(table: SearchTable, how: CounterfactualTwins, rows: Tensor, seed: int
     others = chances.expand(len(rows), -1).scatter(1, own[:, None], 0.0)
     ahead = (torch.multinomial(others, 1, generator=generator) - own[:, None]) % len(chances)
     u = torch.rand(rows.shape, generator=generator, dtype=torch.float64)
-    found = how.transported(domain, rows, ahead, u)
+    found = how.transport(domain, rows, ahead, u)
     return found.rows[:, 0], found.valid[:, 0]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neuronfair.domain.rules import excluded_labels
+from neuronfair.domain.rules import find_excluded_labels
 from neuronfair.domain.tables import Cells
 from neuronfair.domain.tables.dataset import Dataset, Original
 from neuronfair.errors import DataError, require
@@ -137,7 +137,7 @@ def _excluded(data: Dataset) -> npt.NDArray[np.bool_]:
     found = np.zeros(len(data), dtype=bool)
     for column in data.domain.sensitive_columns:
         attribute = data.domain.attributes[column]
-        for label in excluded_labels(data.domain.rules, attribute.name) & {*attribute.values}:
+        for label in find_excluded_labels(data.domain.rules, attribute.name) & {*attribute.values}:
             found |= data.rows[:, column].numpy() == attribute.values.index(label)
     return found
 

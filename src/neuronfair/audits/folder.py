@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from neuronfair.atomic import replace_file
 from neuronfair.audits.report import Report
 from neuronfair.audits.report.attribute import Finding
-from neuronfair.domain.schema.toml import quoted
+from neuronfair.domain.schema.toml import quote
 from neuronfair.errors import DataError, DomainError, OtherRunError, RunError
 from neuronfair.limits import TREE_FACTOR, read_bytes
 from neuronfair.model.weights import Card, save_weights
@@ -121,7 +121,7 @@ def begin_audit(folder: Path, manifest: Json, domain_text: str, name: str) -> Lo
     if digest is not None and (not path.exists() or sha256(path) != digest):
         raise RunError(f"{path}: was edited or removed. To audit with it, say --domain {path} and choose another --out")
     if "name" not in tomllib.loads(domain_text):
-        domain_text = f"name = {quoted(name)}\n{domain_text}"
+        domain_text = f"name = {quote(name)}\n{domain_text}"
     if digest is None:
         with _report_write_errors(folder):
             write_whole(path, domain_text.encode())

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from neuronfair.audits.provenance import Origin
-from neuronfair.domain.schema.column_types import LeftOut
+from neuronfair.domain.schema.column_types import ExcludedColumn
 from neuronfair.domain.schema.infer import InferenceSettings, draft_domain
 from neuronfair.domain.schema.rule_mining import TakeRules
-from neuronfair.domain.schema.toml import format_domain, quoted, read_domain, with_favourable
+from neuronfair.domain.schema.toml import format_domain, quote, read_domain, with_favourable
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import JoinedColumns, Sheet
-from neuronfair.domain.tables.dataset import UNKNOWN, Dataset, limited, read_table
+from neuronfair.domain.tables.dataset import UNKNOWN, Dataset, limit_domain, read_table
 from neuronfair.domain.tables.files import read_sheet, with_columns
 from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
 from neuronfair.formatting import listing
@@ -82,7 +82,7 @@ class AuditInput:
     domain_text: str | None = None  # of the domain file, comments included; None: as the domain is
     inferred: bool = False  # whether the domain was read off the table
     reads: tuple[str, ...] | None = None  # the columns that the model reads; None: it does not say
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[ExcludedColumn, ...] = ()
     remarks: tuple[str, ...] = ()  # about the table, and how it was read
     joined: JoinedColumns | None = None  # sensitive columns from another table, no inputs of a model
     source: ModelSource = ModelSource()
@@ -192,7 +192,7 @@ def read_input(
         read = partial(_read_and_infer, table, source, match, sensitive_names, target, take_rules)
     case = read(() if order is None else tuple(name for name in sensitive_names if name not in order))
     if order is not None:
-        case = replace(case, data=replace(case.data, ordered=True))
+        case = replace(case, data=replace(case.data, inputs_in_order=True))
     _check_reads(case, target)
     if source.is_fitted_by_width and case.reads is None and not case.not_inputs:
         case = _fit_width(read, case)
@@ -300,14 +300,14 @@ def _read_with_domain(
 ) -> AuditInput:
     """Return a table whose domain is given."""
     reads = match(declared.names, "domain")
-    domain = limited(declared, declared.names if reads is None else {*reads, *declared.sensitive})
-    left_out = tuple(LeftOut(name, UNREAD) for name in declared.names if name not in domain.names)
+    domain = limit_domain(declared, declared.names if reads is None else {*reads, *declared.sensitive})
+    left_out = tuple(ExcludedColumn(name, UNREAD) for name in declared.names if name not in domain.names)
     if not_inputs:
         attributes = tuple(replace(a, encode="none") if a.name in not_inputs else a for a in domain.attributes)
         domain = replace(domain, attributes=attributes)
     if left_out and text is not None:
         text = (
-            f"# Without {', '.join(quoted(column.column) for column in left_out)}: {UNREAD}.\n{format_domain(domain)}"
+            f"# Without {', '.join(quote(column.column) for column in left_out)}: {UNREAD}.\n{format_domain(domain)}"
         )
     elif not_inputs and text is not None:
         text = format_domain(domain)

@@ -14,7 +14,7 @@ import torch
 from neuronfair.audits.folder import WEIGHTS
 from neuronfair.audits.report import DataReport, DecisionReport, ModelReport, Reproduction
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.domain.schema.column_types import LeftOut
+from neuronfair.domain.schema.column_types import ExcludedColumn
 from neuronfair.domain.tables.dataset import DATASETS, Dataset
 from neuronfair.model.blackbox import score_in_batches
 from neuronfair.model.decision import Scale, infer_scale
@@ -53,7 +53,7 @@ class Origin:
     domain_text: str | None = None  # as the domain file is to be written, comments included
     inferred: bool = False
     reads: tuple[str, ...] | None = None  # the columns that the model reads, where it says so
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[ExcludedColumn, ...] = ()
     parallel: ParallelAudit | None = None  # workers that audit by several choices of sensitive attributes
     processes: int | None = None  # in which stages run side by side, at most; None: where no thread is unknown
 

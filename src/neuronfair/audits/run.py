@@ -29,7 +29,7 @@ from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.rates import audited_population, population_report
 from neuronfair.audits.wording.verdict import PENDING, conclude
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals
-from neuronfair.domain.population.model import PopulationModel, population_quality
+from neuronfair.domain.population.model import PopulationModel, measure_quality
 from neuronfair.domain.schema.toml import format_domain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.errors import NeuronFairError
@@ -133,7 +133,7 @@ def _plan_audit(
         data = replace(data, labels=torch.full_like(data.labels, UNKNOWN))
     choices = list_attribute_sets(data.domain.sensitive)
     views = [replace(data, domain=data.domain.with_sensitive(*choice)) for choice in choices]
-    if not bool(views[-1].domain.free.any()):
+    if not bool(views[-1].domain.changeable.any()):
         raise NeuronFairError(f"{data.domain.name}: every attribute is sensitive, so a search has nothing to change")
     if settings.twins == "counterfactual":
         for view in views:
@@ -199,7 +199,7 @@ class _Stages:
         tasks_to_do: list[Callable[[], Any]] = [partial(check_encoding, prepared.opened_model, data)]
         if own_records is None:
             tasks_to_do.append(
-                partial(population_quality, data.domain, data.in_compared_groups.rows, seed=settings.seed)
+                partial(measure_quality, data.domain, data.in_compared_groups.rows, seed=settings.seed)
             )
         show("Checking the input encoding", 0, None)
         with Tasks(tasks_to_do, prepared.processes) as tasks:

@@ -99,10 +99,10 @@ class AuditJob:
     @property
     def input_files(self) -> tuple[Path, ...]:
         """The files that the audit reads and must not write; a regression set may grow, a baseline may be replaced."""
-        from neuronfair.domain.tables.files import table_file
+        from neuronfair.domain.tables.files import split_table_name
 
         table, model = self.table, self.model
-        data = table_file(table.data)[0] if table.data else None
+        data = split_table_name(table.data)[0] if table.data else None
         regression_set = None if self.regression_set_add else self.regression_set
         names = (
             data,
@@ -246,7 +246,7 @@ def run_job(
     from neuronfair.audits.folder import WEIGHTS, find_recorded_file
     from neuronfair.audits.provenance import ParallelAudit
     from neuronfair.audits.run import run
-    from neuronfair.domain.population.model import read_people
+    from neuronfair.domain.population.model import read_records
     from neuronfair.domain.tables.dataset import DATASETS
     from neuronfair.render.terminal import stage_progress
     from neuronfair.scale.tasks import MOST_PROCESSES
@@ -257,7 +257,7 @@ def run_job(
     options.read_decision(job.model.decision)
     audit_input = job.table.load(job.model, job.take_rules).with_favourable(job.favourable)
     table = audit_input.data
-    population = None if job.population is None else read_people(job.population, table.domain)
+    population = None if job.population is None else read_records(job.population, table.domain)
     for remark in audit_input.remarks:
         console.print(f"Table: {remark}")
     checks = job.checks.read(table.domain)

@@ -22,26 +22,26 @@ def data_list() -> None:
     from rich.text import Text
 
     from neuronfair.domain.tables.dataset import DATASETS, catalog_domain
-    from neuronfair.domain.tables.sources import local_files, source
+    from neuronfair.domain.tables.sources import find_local_files, find_source
     from neuronfair.render.terminal import make_console
 
     table = Table.grid("name", "available", "sensitive", "licence", padding=(0, 2))
     table.columns[3].overflow = "fold"
     for name in DATASETS:
-        available = "available" if local_files(name) else "not downloaded"
+        available = "available" if find_local_files(name) else "not downloaded"
         sensitive = ", ".join(catalog_domain(name).sensitive)
-        table.add_row(name, available, f"sensitive: {sensitive}", Text(f"{source(name).licence}\n{source(name).page}"))
+        table.add_row(name, available, f"sensitive: {sensitive}", Text(f"{find_source(name).licence}\n{find_source(name).page}"))
     make_console().print(table, "Download a data set: neuronfair data get NAME", sep="\n")
 
 
 @command(data_app, "get")
 def data_get(name: NameArgument, quiet: options.QuietOption = False) -> None:
     """Download a data set into the user cache, checked against its checksum."""
-    from neuronfair.domain.tables.sources import get
+    from neuronfair.domain.tables.sources import get_files
     from neuronfair.render.terminal import progress_bar
 
     with progress_bar(f"Fetching {name}", quiet=quiet) as show:
-        paths = get(name, progress=show)
+        paths = get_files(name, progress=show)
     for path in paths:
         print(printable(str(path)))
 
@@ -49,9 +49,9 @@ def data_get(name: NameArgument, quiet: options.QuietOption = False) -> None:
 @command(data_app, "where")
 def data_where(name: NameArgument) -> None:
     """Print the paths of the files of a data set."""
-    from neuronfair.domain.tables.sources import local_files
+    from neuronfair.domain.tables.sources import find_local_files
 
-    paths = local_files(name)
+    paths = find_local_files(name)
     if paths is None:
         raise DataError(f"{name} is not downloaded. Download it: neuronfair data get {name}")
     for path in paths:

@@ -153,21 +153,21 @@ class TableOptions:
         if self.attributes_file is None:
             return table
         from neuronfair.domain.schema.toml import read_domain
-        from neuronfair.domain.tables import joined_columns
+        from neuronfair.domain.tables import join_columns
         from neuronfair.domain.tables.files import read_sheet
 
         domain = None if self.domain is None else read_domain(self.domain)
         joined_names = split_names(self.sensitive) or ([] if domain is None else list(domain.sensitive))
         if domain is not None:
             joined_names += [attribute.name for attribute in domain.attributes if not attribute.is_input]
-        return joined_columns(
+        return join_columns(
             read_sheet(table), read_sheet(self.attributes_file), list(dict.fromkeys(joined_names)), self.key
         )
 
     def check(self) -> None:
         """Refuse a missing table, and options that do not fit it."""
         from neuronfair.domain.tables.dataset import DATASETS
-        from neuronfair.domain.tables.files import table_file
+        from neuronfair.domain.tables.files import split_table_name
 
         name, domain, target = self.data, self.domain, self.target
         if self.key is not None and self.attributes_file is None:
@@ -180,7 +180,7 @@ class TableOptions:
             if self.attributes_file is not None:
                 raise DataError(f"{name}: has all its columns; --attributes-file is for tables of your own")
             return
-        if not table_file(name)[0].exists():
+        if not split_table_name(name)[0].exists():
             raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
         if self.encoding != "default":
             raise DataError(

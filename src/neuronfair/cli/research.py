@@ -154,7 +154,7 @@ def search(
     if trained_here and not force:
         model = replace(model, model=_find_trained_model(out))
     from neuronfair.audits.provenance import Origin, find_score_scale, list_replay_options
-    from neuronfair.domain.population.model import read_people
+    from neuronfair.domain.population.model import read_records
     from neuronfair.model.weights import save_weights
     from neuronfair.render.search import search_report
     from neuronfair.searches.evaluate import counterfactuals_of, with_twins
@@ -168,7 +168,7 @@ def search(
     check_method(config.method, network, config.decision)
     if not trained_here:
         options.warn_of_encoding_problem(opened_model, data, console)
-    realistic_rows = data.rows if population is None else read_people(population, data.domain)
+    realistic_rows = data.rows if population is None else read_records(population, data.domain)
     manifest = make_manifest(
         config,
         data,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronfair.domain.cells import (
-    DECIMALS,
+    DECIMAL_MARKS,
     cell_text,
     format_day,
     is_date_form,
@@ -35,7 +35,7 @@ Outside = Literal["error", "keep"]
 Outliers = Literal["clip"]
 
 MISSING = "missing"  # the name of an empty cell
-EMPTY_CELL = "the cell is empty. Fill it, or declare what an empty cell means: missing = …"
+EMPTY_CELL_ERROR = "the cell is empty. Fill it, or declare what an empty cell means: missing = …"
 MAX_VALUES = 2**53  # beyond this a code is no longer exact as a float64
 MAX_ONEHOT = 1_000_000  # values of an attribute that becomes one model input per value
 KEEP = "keep"  # the `missing` of a number whose empty cell is a value of its own
@@ -114,7 +114,7 @@ class Attribute:
             yield f"{self.size:,} values are too many for a one-hot block. Use a larger step or 'scaled'"
         if not (_is_finite(self.center) and _is_finite(self.scale) and self.scale > 0):
             yield f"needs a finite center and a scale > 0, has center={self.center}, scale={self.scale}"
-        if self.decimal not in DECIMALS:
+        if self.decimal not in DECIMAL_MARKS:
             yield f'decimal must be "." or ",", is {self.decimal!r}'
         if self.other is not None and self.other not in self.values:
             yield f"other = {self.other!r} is not one of its values. {did_you_mean(self.other, self.values)}"
@@ -153,7 +153,7 @@ class Attribute:
         """The code that represents each band: that of its value, or of its middle."""
         if self.band_values:
             return tuple(self._number_code(value, "error") for value in self.band_values)
-        return tuple((first + end - 1) // 2 for first, end in pairwise((*self.band_starts, self.points)))
+        return tuple((first + end - 1) // 2 for first, end in pairwise((*self.band_starts, self.grid_size)))
 
     def group_name(self, code: int) -> str:
         """Return the name of a demographic group: a value, or a band of numbers."""
@@ -170,10 +170,10 @@ class Attribute:
     @cached_property
     def size(self) -> int:
         """How many values the attribute has."""
-        return self.points + (self.missing == KEEP and not self.values)
+        return self.grid_size + (self.missing == KEEP and not self.values)
 
     @cached_property
-    def points(self) -> int:
+    def grid_size(self) -> int:
         """How many values are labels or numbers: all except an empty cell as a value of its own."""
         if self.values:
             return len(self.values)
@@ -182,7 +182,7 @@ class Attribute:
     @property
     def empty(self) -> int | None:
         """The code of an empty cell as a value of its own; None where it has another meaning, or is refused."""
-        return self.points if self.points < self.size else None
+        return self.grid_size if self.grid_size < self.size else None
 
     @property
     def is_input(self) -> bool:
@@ -190,7 +190,7 @@ class Attribute:
         return self.encode != "none"
 
     @property
-    def ordered(self) -> bool:
+    def is_ordered(self) -> bool:
         """Whether its codes have an order: true for all kinds but nominal."""
         return self.kind != "nominal"
 
@@ -252,7 +252,7 @@ class Attribute:
             return code
         if is_missing(text.strip()):
             if self.missing is None:
-                raise self._error(EMPTY_CELL)
+                raise self._error(EMPTY_CELL_ERROR)
             return self._missing_code()
         if self.other is not None:
             return self._label_codes[self.other]
@@ -282,7 +282,7 @@ class Attribute:
             place = np.where(empty, 0.0, (numbers - self.low) / self.step)
             fits = np.isfinite(place)
             if self.outliers == "clip":
-                place = place.clip(0, self.points - 1)
+                place = place.clip(0, self.grid_size - 1)
             nearest = np.round(place)
             fits &= np.abs(place) < MAX_VALUES
             if self.kind != "continuous":
@@ -290,7 +290,7 @@ class Attribute:
         if outside == "error":
             fits &= nearest >= 0
         if outside == "error" or self.empty is not None:  # then such a code is taken
-            fits &= nearest < self.points
+            fits &= nearest < self.grid_size
         codes = np.where(fits, nearest, 0).astype(np.int64)
         if empty.any():
             if self.empty is None and self.missing is None:
@@ -309,7 +309,7 @@ class Attribute:
     def _misfit(self, value: str | float) -> DomainError:
         """Return the error of a number, a text or an empty cell that does not fit the grid."""
         if isinstance(value, str) and self._is_empty(value):
-            return self._error(EMPTY_CELL)
+            return self._error(EMPTY_CELL_ERROR)
         number = self.number(value) if isinstance(value, str) else float(value)
         if number is None:
             expected = "a number" if self.date is None else f"a date such as {self.value(0)}"
@@ -371,7 +371,7 @@ def check_graph(attributes: Sequence[Attribute]) -> None:
         raise DomainError(f"causes go round in a circle: {circle}. Remove one of them") from None
 
 
-def causal_graph(attributes: Sequence[Attribute]) -> Mapping[int, Sequence[int]] | None:
+def find_parents(attributes: Sequence[Attribute]) -> Mapping[int, Sequence[int]] | None:
     """Return the parents of each column in the causal graph; None where no attribute declares any.
 
     An attribute without `causes` has no parents if others declare some.
@@ -383,7 +383,7 @@ def causal_graph(attributes: Sequence[Attribute]) -> Mapping[int, Sequence[int]]
     return {i: [column[name] for name in a.causes or ()] for i, a in enumerate(attributes)}
 
 
-def without_others(attributes: Sequence[Attribute], names: Collection[str]) -> tuple[Attribute, ...]:
+def select_attributes(attributes: Sequence[Attribute], names: Collection[str]) -> tuple[Attribute, ...]:
     """Return the attributes of some names; parents that are left out are replaced by their own parents."""
     remaining = tuple(attribute for attribute in attributes if attribute.name in names)
     causes = {attribute.name: attribute.causes or () for attribute in attributes}

@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-MISSING_CELLS = frozenset({"", "?", "nan", "na", "n/a", "null", "none", "<na>"})
-_LONGEST_MISSING = max(map(len, MISSING_CELLS))
+MISSING_WORDS = frozenset({"", "?", "nan", "na", "n/a", "null", "none", "<na>"})
+_LONGEST_MISSING = max(map(len, MISSING_WORDS))
 
-_SIGN = r"(?:[$€£¥₹]|EUR|USD|GBP|CHF)"
-_GROUP = {".": r"[,'’ \u00a0\u202f]", ",": r"[.'’ \u00a0\u202f]"}  # between thousands, by the decimal mark
-_FORMS = {
+_CURRENCY = r"(?:[$€£¥₹]|EUR|USD|GBP|CHF)"
+_THOUSANDS_MARK = {".": r"[,'’ \u00a0\u202f]", ",": r"[.'’ \u00a0\u202f]"}  # between thousands, by the decimal mark
+_NUMBER_FORMS = {
     mark: re.compile(
-        rf"(\()?([+-]?) ?{_SIGN}?\s?([+-]?)(\d+|[1-9]\d{{0,2}}(?:{group}\d{{3}})+)?"
-        rf"(?:{re.escape(mark)}(\d*))?([eE][+-]?\d+)?\s?(?:%|{_SIGN})?(?(1)\))"
+        rf"(\()?([+-]?) ?{_CURRENCY}?\s?([+-]?)(\d+|[1-9]\d{{0,2}}(?:{group}\d{{3}})+)?"
+        rf"(?:{re.escape(mark)}(\d*))?([eE][+-]?\d+)?\s?(?:%|{_CURRENCY})?(?(1)\))"
     )
-    for mark, group in _GROUP.items()
+    for mark, group in _THOUSANDS_MARK.items()
 }
-DECIMALS = tuple(_FORMS)
+DECIMAL_MARKS = tuple(_NUMBER_FORMS)
 
 ISO = "iso"  # 1999-12-31, with or without a time
 _DAYS = ("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d %b %Y", "%d-%b-%Y", "%d %B %Y", "%B %d, %Y")
@@ -73,7 +73,7 @@ def canonical_number(cell: Any) -> str:
 
 def is_missing(text: str) -> bool:
     """Return whether a cell is empty or holds a word for that, such as n/a."""
-    return len(text) <= _LONGEST_MISSING and text.casefold() in MISSING_CELLS
+    return len(text) <= _LONGEST_MISSING and text.casefold() in MISSING_WORDS
 
 
 def plain_float(text: str) -> float:
@@ -97,7 +97,7 @@ def _python_number(text: str) -> str:
     return text
 
 
-def numbers_first(text: str) -> tuple[bool, float, str]:
+def size_sort_key(text: str) -> tuple[bool, float, str]:
     """Return a key that sorts numbers by size, before all other texts."""
     try:
         return False, plain_float(text), text
@@ -118,7 +118,7 @@ def parse_number(text: str, decimal: str = ".") -> float | None:
             return plain_float(text)
         except ValueError:
             pass
-    match = _FORMS[decimal].fullmatch(text)
+    match = _NUMBER_FORMS[decimal].fullmatch(text)
     if match is None:
         return None
     bracket, before, after, digits, decimals, power = match.groups()
@@ -138,7 +138,7 @@ def parse_days(text: str, form: str) -> int | None:
         moment = datetime.fromisoformat(text) if form == ISO else datetime.strptime(text, form)
     except ValueError:
         return None
-    return as_days(moment)
+    return count_days(moment)
 
 
 def format_day(number: float, form: str) -> str:
@@ -151,7 +151,7 @@ def format_day(number: float, form: str) -> str:
     return moment.isoformat() if form == ISO else moment.strftime(form)
 
 
-def as_days(moment: date) -> int:
+def count_days(moment: date) -> int:
     """Return a date as days since 1970-01-01."""
     return moment.toordinal() - _EPOCH
 
@@ -169,10 +169,10 @@ def is_date_form(form: str) -> bool:
         return False
 
 
-def date_forms(texts: Sequence[str]) -> list[str]:
+def find_date_forms(texts: Sequence[str]) -> list[str]:
     """Return the forms that read all texts as dates.
 
-    >>> date_forms(["03/04/2020", "12/11/2021"])
+    >>> find_date_forms(["03/04/2020", "12/11/2021"])
     ['%m/%d/%Y', '%d/%m/%Y']
     """
     forms = [ISO, *(form + time for form in _DAYS for time in _TIMES)]

@@ -32,7 +32,7 @@ class Draws:
         `use` names their purpose, so that two uses in one step do not share numbers. They change every `every` steps.
         """
         chains = _mix(origin * _GOLDEN + self.start(t - t % every, use))
-        bits = _mix(chains[:, None] + _ahead(count, origin.device)).bitwise_right_shift_(11).bitwise_and_((1 << 53) - 1)
+        bits = _mix(chains[:, None] + _offset(count, origin.device)).bitwise_right_shift_(11).bitwise_and_((1 << 53) - 1)
         return bits.to(torch.float64).mul_(2.0**-53)
 
     def below(self, limit: Tensor, t: int, origin: Tensor, *, use: str) -> Tensor:
@@ -52,7 +52,7 @@ class Draws:
 
 
 @lru_cache(maxsize=64)
-def _ahead(count: int | tuple[int, ...], device: torch.device) -> Tensor:
+def _offset(count: int | tuple[int, ...], device: torch.device) -> Tensor:
     """Return the offset of each of a chain's numbers; cached, since making it may wait for a GPU."""
     places = torch.arange(count) if isinstance(count, int) else torch.tensor(count)
     return ((places + 1) * _GOLDEN).to(device)
@@ -71,6 +71,6 @@ def _mix(x: Tensor) -> Tensor:
     return y.bitwise_and_((1 << 33) - 1).bitwise_xor_(x)
 
 
-def random_order(count: int, seed: int) -> Tensor:
+def draw_order(count: int, seed: int) -> Tensor:
     """Return the numbers 0 … count - 1 in random order; its beginning is a random sample."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))

@@ -42,7 +42,7 @@ class Rule:
     then: Mapping[str, RuleCondition]
 
 
-def excluded_labels(rules: Sequence[Rule], name: str) -> set[str]:
+def find_excluded_labels(rules: Sequence[Rule], name: str) -> set[str]:
     """Return the labels of an attribute that rules forbid whatever else a row has: no record is compared with them."""
     conditions = (rule.when[name] for rule in rules if {*rule.when} == {name} and not rule.then)
     return {str(label) for condition in conditions if not isinstance(condition, Span) for label in condition}
@@ -111,7 +111,7 @@ class RuleBook:
                 raise DomainError(f"rule '{rule.name}': no attribute '{name}'. {did_you_mean(name, self._columns)}")
             column = self._columns[name]
             try:
-                tables.append((column, meets(self._attributes[column], condition)))
+                tables.append((column, find_meeting_codes(self._attributes[column], condition)))
             except DomainError as error:
                 raise DomainError(f"rule '{rule.name}': {error}") from None
         return tables
@@ -172,16 +172,16 @@ class RuleBook:
             if column in named and {c for c, _ in when} <= known:
                 known_conditions = [(c, table) for c, table in then if c in known]
                 if known_conditions or not then:
-                    met = _all_met(rows, when)
-                    broken |= met & ~_all_met(rows, known_conditions) if then else met
+                    met = _meet_all(rows, when)
+                    broken |= met & ~_meet_all(rows, known_conditions) if then else met
         return broken
 
     def broken(self, rows: Tensor) -> Tensor:
         """Return for each row and each rule whether the row breaks it: bool, (n, rules)."""
         result = torch.zeros(len(rows), len(self.rules), dtype=torch.bool, device=rows.device)
         for i, (when, then) in enumerate(zip(self._when, self._then, strict=True)):
-            met = _all_met(rows, when)
-            result[:, i] = met & ~_all_met(rows, then) if then else met
+            met = _meet_all(rows, when)
+            result[:, i] = met & ~_meet_all(rows, then) if then else met
         return result
 
     def count(self) -> int:
@@ -226,10 +226,10 @@ class RuleBook:
         for j, column in enumerate(group.columns):
             code = rows[:, column]
             class_of, empty = group.class_of[j].to(rows.device), self._attributes[column].empty
-            target, distance = _nearest(class_of, code, len(group.counts[j]), empty)
+            target, distance = _find_nearest(class_of, code, len(group.counts[j]), empty)
             nearest.append(target)
             # Distance breaks ties between equally many changes, scaled so that it never outweighs a change.
-            ordered = self._attributes[column].ordered
+            ordered = self._attributes[column].is_ordered
             share = distance / (self._attributes[column].size * len(weights)) if ordered else 0
             price = (distance > 0) * weights[column] * (1 + share)
             cost += price.to(torch.float64)[:, allowed[:, j]]
@@ -239,7 +239,7 @@ class RuleBook:
         return rows
 
 
-def _nearest(class_of: Tensor, code: Tensor, classes: int, empty: int | None) -> tuple[Tensor, Tensor]:
+def _find_nearest(class_of: Tensor, code: Tensor, classes: int, empty: int | None) -> tuple[Tensor, Tensor]:
     """Return for each code and each class the nearest member and the distance to it: (n, classes) each.
 
     The code of an empty cell has no neighbours: it is chosen only for itself, or as the only member of its class.
@@ -260,14 +260,14 @@ def _nearest(class_of: Tensor, code: Tensor, classes: int, empty: int | None) ->
     return target[inverse], distance[inverse]
 
 
-def _all_met(rows: Tensor, tables: list[tuple[int, Tensor]]) -> Tensor:
+def _meet_all(rows: Tensor, tables: list[tuple[int, Tensor]]) -> Tensor:
     met = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
     for column, table in tables:
         met &= table.to(rows.device)[rows[:, column].clamp(0, len(table) - 1)]
     return met
 
 
-def meets(attribute: Attribute, condition: RuleCondition) -> Tensor:
+def find_meeting_codes(attribute: Attribute, condition: RuleCondition) -> Tensor:
     """Return which codes of an attribute meet a condition: bool, (size,)."""
     if isinstance(condition, Span):
         if attribute.values:
@@ -275,7 +275,7 @@ def meets(attribute: Attribute, condition: RuleCondition) -> Tensor:
         numbers = float(attribute.low) + float(attribute.step) * torch.arange(attribute.size, dtype=torch.float64)
         slack = 1e-9 * max(1.0, abs(attribute.low), abs(attribute.high))
         met = (numbers >= condition.low - slack) & (numbers <= condition.high + slack)
-        met[attribute.points :] = False  # an empty cell is in no range
+        met[attribute.grid_size :] = False  # an empty cell is in no range
         return met
     met = torch.zeros(attribute.size, dtype=torch.bool)
     codes = torch.from_numpy(attribute.codes(condition))
@@ -301,7 +301,7 @@ class CompletionStep:
         return self.follow.index_select(0, states) >= 0
 
 
-def completion_steps(
+def make_completion_steps(
     groups: Sequence[RuleGroup], order: Sequence[int], device: torch.device
 ) -> dict[int, CompletionStep]:
     """Return the completion step of each column that rules name, in the given order."""

@@ -23,9 +23,9 @@ from neuronfair.domain.twins import (
     Twinning,
     TwinRows,
     check_sensitive,
-    digest,
+    digest_values,
     fits_in_int64,
-    key_coefficients,
+    weigh_columns,
 )
 from neuronfair.errors import DomainError, did_you_mean, find_repeated
 
@@ -36,16 +36,16 @@ class Neighbours(NamedTuple):
     last: Tensor  # (d,) the last value with a neighbour
     others: Tensor  # the attributes with values without a neighbour: no order, an empty cell, or one value only
     sizes: Tensor  # of these, the number of values
-    points: Tensor  # of these, the number of values with a neighbour
+    grid_sizes: Tensor  # of these, the number of values with a neighbour
 
     @staticmethod
-    def of(sizes: Tensor, points: Tensor, ordered: Tensor) -> Neighbours:
+    def of(sizes: Tensor, grid_sizes: Tensor, is_ordered: Tensor) -> Neighbours:
         """Return the neighbours of attributes with these numbers of values and of ordered values: (d,) each."""
-        points = torch.where(ordered & (points > 1), points, 0)
-        others = (points < sizes).nonzero()[:, 0]
-        return Neighbours(points - 1, others, sizes[others], points[others])
+        grid_sizes = torch.where(is_ordered & (grid_sizes > 1), grid_sizes, 0)
+        others = (grid_sizes < sizes).nonzero()[:, 0]
+        return Neighbours(grid_sizes - 1, others, sizes[others], grid_sizes[others])
 
-    def drawn(self, rows: Tensor, u: Tensor) -> Tensor:
+    def draw(self, rows: Tensor, u: Tensor) -> Tensor:
         """Return for each attribute a random other value, from numbers u in [0, 1): (n, d) each.
 
         An ordered value goes one step up or down, at a bound inwards; a nominal one, or an empty cell, to any other.
@@ -56,7 +56,7 @@ class Neighbours(NamedTuple):
             return near
         codes, v = rows.index_select(1, self.others), u.index_select(1, self.others)
         anywhere = (codes + 1 + (v * (self.sizes - 1)).long()) % self.sizes
-        stepped = torch.where(codes < self.points, near.index_select(1, self.others), anywhere)
+        stepped = torch.where(codes < self.grid_sizes, near.index_select(1, self.others), anywhere)
         return near.index_copy_(1, self.others, stepped)
 
 
@@ -133,8 +133,8 @@ class TableDomain(Domain):
         return torch.tensor([a.size for a in self.attributes], device=self.device)
 
     @cached_property
-    def points(self) -> Tensor:
-        return torch.tensor([a.points for a in self.attributes], device=self.device)
+    def grid_sizes(self) -> Tensor:
+        return torch.tensor([a.grid_size for a in self.attributes], device=self.device)
 
     @cached_property
     def compact(self) -> torch.dtype:
@@ -158,12 +158,12 @@ class TableDomain(Domain):
     def fingerprint(self) -> str:
         """A digest of everything that defines the valid rows (not of the choice of sensitive attributes)."""
         bands = [(a.name, a.bands, a.band_codes) for a in self.attributes if a.bands]
-        return digest(self.name, self.encoding, self.outside, self.target, *self.attributes, *self.rules, *bands)
+        return digest_values(self.name, self.encoding, self.outside, self.target, *self.attributes, *self.rules, *bands)
 
     @cached_property
     def input_fingerprint(self) -> str:
         """A digest of the inputs and outputs of a model: attributes, their encoding, and classes, but no rules."""
-        return digest(self.target, *(attribute for attribute in self.attributes if attribute.is_input))
+        return digest_values(self.target, *(attribute for attribute in self.attributes if attribute.is_input))
 
     def with_sensitive(self, *names: str) -> TableDomain:
         """Return this domain with other sensitive attributes, and twins that differ in these only."""
@@ -187,7 +187,7 @@ class TableDomain(Domain):
         return not self._rulebook.columns.isdisjoint(self.sensitive_columns)
 
     @property
-    def restricted(self) -> bool:
+    def is_restricted(self) -> bool:
         return bool(self.rules)
 
     def broken(self, rows: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ class TableDomain(Domain):
 
     @cached_property
     def _mending_weights(self) -> Tensor:
-        return 1.0 + 2 * len(self.attributes) * (~self.free).double()
+        return 1.0 + 2 * len(self.attributes) * (~self.changeable).double()
 
     @property
     def draws_per_row(self) -> int:
@@ -231,25 +231,25 @@ class TableDomain(Domain):
 
     def move(self, rows: Tensor, codes: Tensor) -> Tensor:
         """Return the nearest valid rows to `codes` with the sensitive values of `rows`, or the row if there is none."""
-        moved = self.clip(torch.where(self.free, codes, rows))
+        moved = self.clip(torch.where(self.changeable, codes, rows))
         if self.sensitive_are_ruled:
-            kept = (self.free | (moved == rows)).all(1, keepdim=True)
+            kept = (self.changeable | (moved == rows)).all(1, keepdim=True)
             moved = torch.where(kept, moved, rows)
         return moved
 
     def neighbours(self, rows: Tensor, u: Tensor) -> Tensor:
-        return self._neighbours.drawn(rows, u)
+        return self._neighbours.draw(rows, u)
 
     @cached_property
     def _neighbours(self) -> Neighbours:
-        return Neighbours.of(self.sizes, self.points, self.ordered)
+        return Neighbours.of(self.sizes, self.grid_sizes, self.is_ordered)
 
     @cached_property
-    def ordered(self) -> Tensor:
-        return torch.tensor([a.ordered for a in self.attributes], device=self.device)
+    def is_ordered(self) -> Tensor:
+        return torch.tensor([a.is_ordered for a in self.attributes], device=self.device)
 
     @cached_property
-    def free(self) -> Tensor:
+    def changeable(self) -> Tensor:
         return torch.tensor([name not in self.sensitive for name in self.names], device=self.device)
 
     # Which rows are the same record
@@ -314,7 +314,7 @@ class TableDomain(Domain):
 
     @cached_property
     def _key_coefficients(self) -> Tensor:
-        return key_coefficients(self._key_sizes).to(self.device)
+        return weigh_columns(self._key_sizes).to(self.device)
 
     # Tables of cells
 
@@ -346,7 +346,7 @@ class TableDomain(Domain):
 def _with_medians(attribute: Attribute, codes: Tensor) -> Attribute:
     """Return an attribute with a value for each band: the median of its codes, or the middle of an empty band."""
     values = []
-    for band, (first, end) in enumerate(pairwise((*attribute.band_starts, attribute.points))):
+    for band, (first, end) in enumerate(pairwise((*attribute.band_starts, attribute.grid_size))):
         inside = codes[(codes >= first) & (codes < end)]
         code = int(inside.median()) if len(inside) else attribute.band_codes[band]
         values.append(attribute.low + attribute.step * code)

@@ -52,15 +52,18 @@ class Domain(Protocol):
     @property
     def twins_are_mutual(self) -> bool: ...  # whether twins of a record are also twins of one another
     @property
-    def free(self) -> Tensor: ...  # which codes a search may change: bool, (d,)
+    def changeable(self) -> Tensor: ...  # which codes a search may change: bool, (d,)
+
+    changeable: Tensor = property(lambda self: self.changeable)  # type: ignore[assignment]  # its name in version 0.2
+
     @property
     def sizes(self) -> Tensor: ...  # how many values each code may take: (d,)
     @property
-    def points(self) -> Tensor: ...  # how many values of each code have neighbours; all later ones have none: (d,)
+    def grid_sizes(self) -> Tensor: ...  # how many values of each code have neighbours; all later ones have none: (d,)
     @property
-    def ordered(self) -> Tensor: ...  # which codes have an order: bool, (d,)
+    def is_ordered(self) -> Tensor: ...  # which codes have an order: bool, (d,)
     @property
-    def restricted(self) -> bool: ...  # whether rows must keep more than the bounds of their codes, such as rules
+    def is_restricted(self) -> bool: ...  # whether rows must keep more than the bounds of their codes, such as rules
 
     def rows_at(self, u: Tensor) -> Tensor: ...  # valid rows at random places u: numbers in [0, 1), (n, draws_per_row)
 
@@ -204,7 +207,7 @@ def fits_in_int64(sizes: Sequence[int]) -> bool:
     return all(number < 2**63 for number in accumulate(sizes, operator.mul))
 
 
-def key_coefficients(sizes: Sequence[int]) -> Tensor:
+def weigh_columns(sizes: Sequence[int]) -> Tensor:
     """Return one coefficient per column, so that the sum of code times coefficient identifies a row: int64, (d,).
 
     Where all combinations fit they are the place values of a mixed-radix number, and otherwise odd random numbers. A
@@ -219,7 +222,7 @@ def key_coefficients(sizes: Sequence[int]) -> Tensor:
     return torch.where(torch.tensor(sizes) > 1, coefficients, 0)
 
 
-def digest(*parts: object) -> str:
+def digest_values(*parts: object) -> str:
     """Return the SHA-256 of dataclasses of plain values, by their repr."""
     return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()
 
@@ -261,11 +264,11 @@ class SampleDomain(Domain):
         return torch.arange(int(self.sizes[self.GROUP]), device=self.device)[:, None]
 
     @property
-    def points(self) -> Tensor:
+    def grid_sizes(self) -> Tensor:
         return self.sizes
 
     @cached_property
-    def free(self) -> Tensor:
+    def changeable(self) -> Tensor:
         return torch.arange(self.codes_per_row, device=self.device) >= self.CONTENT
 
     def move(self, rows: Tensor, codes: Tensor) -> Tensor:
@@ -290,4 +293,4 @@ class SampleDomain(Domain):
     def _key_coefficients(self) -> Tensor:
         sizes = self.sizes.tolist()
         sizes[self.GROUP] = 1
-        return key_coefficients(sizes).to(self.device)
+        return weigh_columns(sizes).to(self.device)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from neuronfair.atomic import replace_file
 from neuronfair.audits.folder import check_audit_folder, check_same_audit, find_recorded_file, hold_folder, record_file
-from neuronfair.domain.draws import Draws, random_order
+from neuronfair.domain.draws import Draws, draw_order
 from neuronfair.errors import DataError
 from neuronfair.images.archive import ImageSet
 from neuronfair.images.detector import (
@@ -214,7 +214,7 @@ class ImageSplit:
     def of(pictures: ImageSet, sensitive: str, device: str | torch.device, seed: int) -> ImageSplit:
         """Hold out one picture in five at random."""
         labels, held = pictures.attribute(sensitive)[1], torch.zeros(len(pictures), dtype=torch.bool)
-        held[random_order(len(held), seed)[: len(held) // 5]] = True
+        held[draw_order(len(held), seed)[: len(held) // 5]] = True
         split = ImageSplit(*(t.to(device) for t in (pictures.pixels, pictures.is_face, labels, held)))
         known = int(split.known.sum())
         if known < MIN_FACES:
@@ -321,7 +321,7 @@ def search_with_controls(
     `runner` gets each search with its name and domain, and may return what an earlier run kept.
     """
     domain = subject.domain
-    order = random_order(len(domain.pictures), settings.seed)
+    order = draw_order(len(domain.pictures), settings.seed)
     numbers = order[: settings.seeds].to(domain.device)
     some = numbers[: settings.control_seeds]
     jobs = [(method, method, domain, numbers, False) for method in methods]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neuronfair.atomic import replace_file
-from neuronfair.domain.draws import random_order
+from neuronfair.domain.draws import draw_order
 from neuronfair.errors import ModelError, did_you_mean, one_line
 from neuronfair.images.domain import PASS
 from neuronfair.limits import check_size
@@ -238,7 +238,7 @@ def fit_attribute(
         module = _drawn(body, pixels, classes, seed)
         learn(module, pixels, labels, epochs=epochs, seed=seed)
         return module
-    order = random_order(len(pixels), seed).to(pixels.device)
+    order = draw_order(len(pixels), seed).to(pixels.device)
     held, kept = order[: len(order) // 10], order[len(order) // 10 :]
     x = torch.cat([features(detector, pixels[kept]), features(detector, pixels[kept].flip(3))])
     result = train_module(

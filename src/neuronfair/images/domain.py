@@ -57,7 +57,7 @@ class ImageDomain(SampleDomain):
         return self.pictures.shape[1:]
 
     @property
-    def restricted(self) -> bool:
+    def is_restricted(self) -> bool:
         """Whether rows must keep more than the bounds of their codes: every combination of pixels is a picture."""
         return False
 
@@ -74,9 +74,9 @@ class ImageDomain(SampleDomain):
         return sizes
 
     @property
-    def ordered(self) -> Tensor:
+    def is_ordered(self) -> Tensor:
         """Which codes have an order: the pixels, bool (d,)."""
-        return self.free
+        return self.changeable
 
     @property
     def seeds(self) -> Tensor:

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neuronfair.domain.draws import random_order
+from neuronfair.domain.draws import draw_order
 from neuronfair.domain.population.counterfactuals import (
-    DRAWS,
+    DRAWS_PER_RECORD,
     CounterfactualTwins,
     fit_counterfactuals,
-    shuffled_groups,
+    shuffle_groups,
 )
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.domain.twins import FLIPS
@@ -49,7 +49,7 @@ BASELINE_PAIRS = MEDIATOR_PAIRS // MEDIATOR_TABLES  # from each of them
 class CounterfactualSettings:
     """How many twins each record has, how many tables are shuffled and resampled, and which records are compared."""
 
-    draws: int = DRAWS
+    draws: int = DRAWS_PER_RECORD
     permutations: int = 20
     records: int | Tensor | None = None  # a number drawn at random, row numbers, or all that `MAX_TWINS` allows
 
@@ -131,7 +131,7 @@ class CounterfactualTest:
         affordable_draws = RESAMPLED_TWINS // (len(records) * len(domain.combinations.others))
         self._resampled_draws = min(self.settings.draws, MAX_DRAWS, max(MIN_DRAWS, affordable_draws))
         self._scored_records = ScoredRecords(model, domain, records, decision)
-        draws = self.counterfactuals.drawn(domain, records, self.settings.draws)
+        draws = self.counterfactuals.draw(domain, records, self.settings.draws)
         self._tally = self._scored_records.tally(records, draws, flipped=True)
         if not bool(self._tally.count.any()):
             raise DomainError(
@@ -167,16 +167,16 @@ class CounterfactualTest:
     def _learn_twins(self, number: int) -> _LearnedTwins:
         domain, table, groups = self.domain, self._clipped, self.counterfactuals.groups
         if number % 2 == 0:
-            domain, table = shuffled_groups(domain, table, derive_seed(self._seed, "shuffle", number // 2))
+            domain, table = shuffle_groups(domain, table, derive_seed(self._seed, "shuffle", number // 2))
             return _LearnedTwins(domain, table, None, fit_counterfactuals(domain, table, groups=groups))
         half = torch.zeros(len(table), dtype=torch.bool)
-        half[random_order(len(table), derive_seed(self._seed, "half", number // 2))[: len(table) // 2]] = True
+        half[draw_order(len(table), derive_seed(self._seed, "half", number // 2))[: len(table) // 2]] = True
         half = half.to(table.device)
         return _LearnedTwins(domain, table, half, fit_counterfactuals(domain, table[half], groups=groups))
 
     def _tally_table(self, learned: _LearnedTwins, number: int) -> ResampledTable:
         records = learned.rows[self._compared]
-        draws = learned.counterfactuals.drawn(learned.domain, records, self._resampled_draws)
+        draws = learned.counterfactuals.draw(learned.domain, records, self._resampled_draws)
         tally = self._scored_records.tally(records, draws, flipped=learned.half is not None)
         if learned.half is not None:
             return ResampledTable(tally.select(learned.half[self._compared]), None)
@@ -274,7 +274,7 @@ def _choose_records(
     eligible = eligible.nonzero()[:, 0]
     limit = max(1, MAX_TWINS // (len(domain.combinations.others) * settings.draws))
     limit = min(limit, settings.records) if isinstance(settings.records, int) else limit
-    order = random_order(len(eligible), seed)[:limit]
+    order = draw_order(len(eligible), seed)[:limit]
     return eligible[order.to(eligible.device)]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from neuronfair.domain.draws import random_order
+from neuronfair.domain.draws import draw_order
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.errors import DomainError, ModelError, NeuronFairError
 from neuronfair.model.decision import Decision
@@ -42,9 +42,9 @@ def count_regions(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> int:
     A region is a combination of nominal values and quarters of the ordered ranges; sensitive attributes do not count.
     """
     check_rows(domain, rows, "regions")
-    columns = domain.free.nonzero()[:, 0]
+    columns = domain.changeable.nonzero()[:, 0]
     sample, sizes = _draw_sample(rows, MAX_COUNTED_ROWS, seed)[:, columns], domain.sizes[columns]
-    coarse = torch.where(domain.ordered[columns] & (sizes > REGION_BINS), sample * REGION_BINS // sizes, sample)
+    coarse = torch.where(domain.is_ordered[columns] & (sizes > REGION_BINS), sample * REGION_BINS // sizes, sample)
     return len(torch.unique(coarse, dim=0))
 
 
@@ -74,9 +74,9 @@ def count_clusters(domain: TableDomain, rows: Tensor, *, radius: float = 0.2, se
 
 def _pairwise_distances(domain: TableDomain, rows: Tensor) -> Tensor:
     """Return the distances between all pairs of rows, from 0 to 1, without the sensitive attributes: (n, n)."""
-    columns = domain.free.nonzero()[:, 0]
+    columns = domain.changeable.nonzero()[:, 0]
     codes, sizes = rows[:, columns], domain.sizes[columns]
-    on_a_line = domain.ordered[columns] | (sizes <= 2)  # two values are as far apart either way
+    on_a_line = domain.is_ordered[columns] | (sizes <= 2)  # two values are as far apart either way
     coordinates = [codes[:, on_a_line].double() / (sizes[on_a_line] - 1).clamp(min=1)]
     one_hot_columns = ~on_a_line & (sizes <= MAX_ONE_HOT_LABELS)
     # A nominal value is a corner of its own, half a step away from where all meet.
@@ -89,7 +89,7 @@ def _pairwise_distances(domain: TableDomain, rows: Tensor) -> Tensor:
 
 
 def _draw_sample(rows: Tensor, count: int, seed: int) -> Tensor:
-    order = random_order(len(rows), seed)[:count]
+    order = draw_order(len(rows), seed)[:count]
     return rows[order.to(rows.device)].long()
 
 
@@ -106,7 +106,7 @@ def share_outside(domain: TableDomain, rows: Tensor, table: Tensor) -> float:
     if len(rows) == 0:
         return 0.0
     low, high = table.amin(0).to(rows.device), table.amax(0).to(rows.device)
-    nominal_columns = (~domain.ordered).nonzero()[:, 0].tolist()
+    nominal_columns = (~domain.is_ordered).nonzero()[:, 0].tolist()
     labels_by_column = [(column, torch.unique(table[:, column]).to(rows.device)) for column in nominal_columns]
     outside = 0
     for packed in torch.split(rows, ROWS_PER_PASS):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import MISSING, Attribute
-from neuronfair.domain.population.model import OwnPopulation, PopulationModel
+from neuronfair.domain.population.model import UserPopulation, PopulationModel
 from neuronfair.domain.rules import Rule, RuleCondition, Span
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.errors import DataError, ModelError
@@ -181,7 +181,7 @@ def learn_subgroups(
     check_rows(domain, findings, "subgroups")
     generator = torch.Generator().manual_seed(seed)
     others: Tensor | None = None
-    if isinstance(population, OwnPopulation):
+    if isinstance(population, UserPopulation):
         order = torch.randperm(len(population.rows), generator=generator).to(population.rows.device)
         records, others = (population.rows[half] for half in order.tensor_split(2))
         records = records[:samples]
@@ -304,15 +304,15 @@ def _merge_conditions(cuts: list[Cut]) -> tuple[Cut, ...]:
 
 def _list_conditions(domain: TableDomain, targets: Tensor, others: Tensor) -> list[Cut]:
     cuts = []
-    for column in domain.free.nonzero()[:, 0].tolist():
+    for column in domain.changeable.nonzero()[:, 0].tolist():
         attribute = domain.attributes[column]
         if not 2 <= attribute.size <= MAX_ATTRIBUTE_SIZE:
             continue
-        list_tables = _list_ranges if attribute.ordered else _list_label_sets
+        list_tables = _list_ranges if attribute.is_ordered else _list_label_sets
         tables = list_tables(targets[:, column], others[:, column], attribute.size)
         if attribute.empty is not None:  # it is no number: a record that lacks one is a group of its own
             number = torch.arange(attribute.size, device=targets.device) != attribute.empty
-            tables = [table & number for table in tables if 0 < int((table & number).sum()) < attribute.points]
+            tables = [table & number for table in tables if 0 < int((table & number).sum()) < attribute.grid_size]
             tables.append(~number)
         cuts += [Cut(column, table) for table in tables]
     return cuts
@@ -368,7 +368,7 @@ def _conditions_outside(attribute: Attribute, table: Tensor) -> list[RuleConditi
     """Return conditions that together hold for exactly the codes outside a cut."""
     if attribute.values:
         return [tuple(str(attribute.value(code)) for code in (~table).nonzero()[:, 0].tolist())]
-    if bool(table[attribute.points :].any()):  # an empty cell: no range includes it
+    if bool(table[attribute.grid_size :].any()):  # an empty cell: no range includes it
         return [Span()]
     low, high = (attribute.low + attribute.step * int(table.nonzero()[end, 0]) for end in (0, -1))
     half = attribute.step / 2  # between two points of the grid, whatever rounding does

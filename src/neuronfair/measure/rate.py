@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from neuronfair.domain.draws import random_order
-from neuronfair.domain.population.model import OwnPopulation, PopulationModel
+from neuronfair.domain.draws import draw_order
+from neuronfair.domain.population.model import UserPopulation, PopulationModel
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import FLIPS
@@ -245,7 +245,7 @@ def plausible_pair_rate(
     check_rows(domain, rows, "flip rate over plausible pairs")
     tally = DirectionTally(domain, find_favourable_class(domain, decision or Decision(), model.outputs))
     flip_domain = replace(domain, rules=(), twinning=FLIPS)  # also the invalid twins, to count them
-    order = random_order(len(rows), seed)[:samples]
+    order = draw_order(len(rows), seed)[:samples]
     flips = with_twin = implausible_only = sampled = 0
     for (part,) in zip(*split_families(model.encoding, flip_domain, order), strict=True):
         records = rows[part.to(rows.device)].to(pairs.device)
@@ -287,7 +287,7 @@ def _open_population(
 ) -> tuple[Population, Callable[[Tensor], Tensor], int]:
     """Return the name of a population, a function that draws its records by number, and how many are drawn."""
     generator = torch.Generator().manual_seed(seed)
-    if isinstance(population, Tensor | OwnPopulation):
+    if isinstance(population, Tensor | UserPopulation):
         rows = population if isinstance(population, Tensor) else population.rows
         name: Population = "table" if isinstance(population, Tensor) else "plausible"
         check_rows(domain, rows, "discrimination rate")

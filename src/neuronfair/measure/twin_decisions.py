@@ -94,7 +94,7 @@ class ScoredRecords:
         Where groups are shuffled, the twin keeps the sensitive values of the record.
         """
         record_count = max(1, max_pairs // self._flipped.shape[1])
-        twin_rows = next(counterfactuals.drawn(domain, grouped[:record_count], 1))
+        twin_rows = next(counterfactuals.draw(domain, grouped[:record_count], 1))
         exists = twin_rows.valid.nonzero()
         records, twins = self._records[:record_count][exists[:, 0]], twin_rows.rows[twin_rows.valid]
         if not torch.equal(grouped, self._records):
@@ -254,7 +254,7 @@ def group_predictability(domain: TableDomain, records: Tensor) -> float | None:
     group, counts = np.unique(
         domain.combinations.number(sample).cpu().numpy(), return_inverse=True, return_counts=True
     )[1:]
-    free = [column for column in domain.free.nonzero()[:, 0].tolist() if domain.attributes[column].is_input]
+    free = [column for column in domain.changeable.nonzero()[:, 0].tolist() if domain.attributes[column].is_input]
     if len(counts) < 2 or counts.min() < AUC_FOLDS or not free:
         return None
     return cross_validated_auc([domain.attributes[column] for column in free], sample[:, free], group)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.draws import random_order
+from neuronfair.domain.draws import draw_order
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import Domain
 from neuronfair.errors import NeuronFairError
@@ -232,7 +232,7 @@ def _find_line(attribute: Attribute) -> tuple[float, float]:
 def find_middle(attribute: Attribute) -> float:
     """Return the position of an empty cell among the codes of numbers: the center, or the middle."""
     center = (attribute.center - attribute.low) / attribute.step
-    return center if 0 <= center <= attribute.points - 1 else (attribute.points - 1) / 2
+    return center if 0 <= center <= attribute.grid_size - 1 else (attribute.grid_size - 1) / 2
 
 
 SEED_CLUSTERS = 4  # N_c of the paper
@@ -251,7 +251,7 @@ def cluster_seeds(encoding: Encoding, rows: Tensor, count: int, *, seed: int = 0
     points = encoding.encode(rows).cpu().numpy()
     clusters = min(SEED_CLUSTERS, len({point.tobytes() for point in points}))
     labels = torch.from_numpy(KMeans(clusters, n_init=1, random_state=seed).fit_predict(points)).long()
-    order = random_order(len(rows), seed)
+    order = draw_order(len(rows), seed)
     labels = labels[order]
     # The k-th row of its cluster comes in round k; within a round the clusters take turns.
     turn = torch.empty(len(rows), dtype=torch.int64)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.schema.toml import allowed_codes, written
+from neuronfair.domain.schema.toml import allowed_codes, format_condition
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, ModelError, Unprovable, one_line
 from neuronfair.model.blackbox import Model
@@ -271,14 +271,14 @@ def rule_of(problem: Problem, low: Tensor, high: Tensor) -> str:
             return words
     except DomainError:
         pass
-    return ", ".join(written(attributes[column], mask) for column, mask in met.items())
+    return ", ".join(format_condition(attributes[column], mask) for column, mask in met.items())
 
 
 def _in_words(attribute: Attribute, met: npt.NDArray[np.bool_]) -> str:
     """Return the condition that some codes of an attribute meet: a comparison, or a list of values."""
-    name, codes, last = _quoted(attribute.name), np.flatnonzero(met), attribute.points - 1
+    name, codes, last = _quoted(attribute.name), np.flatnonzero(met), attribute.grid_size - 1
     first, end = int(codes[0]), int(codes[-1])
-    if attribute.ordered and not attribute.values and len(codes) == end - first + 1 and end <= last:
+    if attribute.is_ordered and not attribute.values and len(codes) == end - first + 1 and end <= last:
         low, high = (_quoted(str(attribute.value(code))) for code in (first, end))
         if first == end:
             return f"{name} == {low}"

@@ -16,7 +16,7 @@ from torch import Tensor
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.population.counterfactuals import CounterfactualTwins
 from neuronfair.domain.population.model import PopulationModel, fit_population
-from neuronfair.domain.population.plausible import PLAUSIBLE, plausible
+from neuronfair.domain.population.plausible import MIN_PLAUSIBILITY, keep_plausible
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, NeuronFairError, did_you_mean
 from neuronfair.model.blackbox import Model
@@ -131,13 +131,13 @@ class SearchResult:
     def _plausibility(self) -> PlausibilityFigures | None:
         """Return how plausible the findings are; None without findings, or if that is not known."""
         if self.local.on_disk is not None:  # the first phase has at most one finding for each chain
-            return (FindingsSummary.of(self.first.findings, self.domain) + self.local.on_disk).plausibility(PLAUSIBLE)
+            return (FindingsSummary.of(self.first.findings, self.domain) + self.local.on_disk).plausibility(MIN_PLAUSIBILITY)
         both = torch.cat([self.first.findings.plausibility, self.local.findings.plausibility])
         known = both[~both.isnan()]
         if len(known) == 0:
             return None
-        share = float((known >= PLAUSIBLE).double().mean())
-        return {"least": PLAUSIBLE, "share": share, "median": float(known.median())}
+        share = float((known >= MIN_PLAUSIBILITY).double().mean())
+        return {"least": MIN_PLAUSIBILITY, "share": share, "median": float(known.median())}
 
     def summary(self) -> SearchSummary:
         """Return the figures as plain values."""
@@ -304,7 +304,7 @@ def random_directions(
 def _check(network: Model, domain: TableDomain, config: SearchConfig) -> None:
     config.decision.check(network.outputs)
     check_method(config.method, network, config.decision)
-    if not bool(domain.free.any()):
+    if not bool(domain.changeable.any()):
         raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
 
 
@@ -331,7 +331,7 @@ def _starting_point(
     searched, records = compared, rows
     if config.plausible:
         population = context.population or fit_population(compared, rows)
-        inside = plausible(compared, population, config.plausible, compared.clip(rows))
+        inside = keep_plausible(compared, population, config.plausible, compared.clip(rows))
         context = replace(context, domain=inside, population=population)
         searched, records = inside, inside.records
         if seeds is not None:

@@ -238,7 +238,7 @@ def count_flips_of_drawn_twins(
     parts = [(rows.new_zeros(0), rows.new_zeros(0))]
     for (part,) in zip(*split_families(network.encoding, domain, rows), strict=True):
         own, flips, drawn = network.scores(part), part.new_zeros(len(part)), part.new_zeros(len(part))
-        for others, valid in counterfactuals.drawn(domain, part):
+        for others, valid in counterfactuals.draw(domain, part):
             scores = network.scores(others.flatten(0, 1)).view(*valid.shape, network.outputs)
             flips += (decision.differ(own[:, None], scores) & valid).sum(1)
             drawn += valid.sum(1)

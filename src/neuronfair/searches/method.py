@@ -16,7 +16,7 @@ from torch import Tensor
 
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.population.model import PopulationModel
-from neuronfair.domain.population.plausible import Plausible
+from neuronfair.domain.population.plausible import PlausibleDomain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import Domain
 from neuronfair.model.blackbox import Model
@@ -46,11 +46,11 @@ class StepSizes:
     @staticmethod
     def of(domain: TableDomain, rows: Tensor) -> StepSizes | None:
         """Return the step sizes for a data set; None if every step is one code, as in the `paper` encoding."""
-        wide = (domain.ordered & domain.free & (domain.points > MAX_UNIT_STEP_VALUES)).nonzero()[:, 0]
+        wide = (domain.is_ordered & domain.changeable & (domain.grid_sizes > MAX_UNIT_STEP_VALUES)).nonzero()[:, 0]
         if domain.encoding == "paper" or not len(rows) or not len(wide):
             return None
         codes = rows[:, wide].double().clamp(min=0)
-        last = (domain.points[wide] - 1).double()
+        last = (domain.grid_sizes[wide] - 1).double()
         middle = codes.masked_fill(codes > last, torch.nan).nanmedian(0).values.nan_to_num()
         codes = torch.where(codes > last, middle, codes)  # an empty cell is not in the order
         places = torch.linspace(0, len(rows) - 1, min(MAX_QUANTILES, len(rows)), device=rows.device).round().long()
@@ -133,7 +133,7 @@ class SearchContext:
     @cached_property
     def free(self) -> Tensor:
         """The positions of the codes that a search may change."""
-        return self.domain.free.nonzero()[:, 0]
+        return self.domain.changeable.nonzero()[:, 0]
 
     @cached_property
     def key_parts(self) -> Tensor:
@@ -177,7 +177,7 @@ class SearchContext:
         They are independent and uniform. In a search among plausible records, which are rare among such rows, they are
         the values of a random plausible record of the data set.
         """
-        if isinstance(self.domain, Plausible):
+        if isinstance(self.domain, PlausibleDomain):
             return self.domain.records[(u[..., 0] * len(self.domain.records)).long()]
         return (u * self.domain.sizes).long()
 
@@ -265,7 +265,7 @@ def inverse_influence(context: SearchContext, base: Tensor, g: Tensor, g_twin: T
     size = context.network.encoding.influence(g, base).double() + context.network.encoding.influence(g_twin, base)
     if context.step_sizes is not None:
         size = size * context.reach
-    return (1 / size.clamp(min=TINY)) * context.domain.free
+    return (1 / size.clamp(min=TINY)) * context.domain.changeable
 
 
 def inverse_harm(context: SearchContext, state: State, codes: Tensor) -> Tensor:
@@ -280,7 +280,7 @@ def inverse_harm(context: SearchContext, state: State, codes: Tensor) -> Tensor:
         for i, name in enumerate(("g", "g_twin"))
     )
     harm = torch.minimum(one, other).neg_()  # a loss is an effect below 0
-    return (1 / harm.clamp_(min=MIN_LOSS)) * (context.domain.free & (codes != base))
+    return (1 / harm.clamp_(min=MIN_LOSS)) * (context.domain.changeable & (codes != base))
 
 
 def choose(context: SearchContext, state: State, weights: Tensor, t: int) -> Tensor:
@@ -296,7 +296,7 @@ def one_attribute(context: SearchContext, state: State, base: Tensor, codes: Ten
 
     In a search among plausible records, moves to others are not drawn: they often have the largest weights.
     """
-    if isinstance(context.domain, Plausible):
+    if isinstance(context.domain, PlausibleDomain):
         weights = weights * context.domain.can_change(base, codes)
     chosen = choose(context, state, weights, t)
     return base.scatter(1, chosen, codes.gather(1, chosen))

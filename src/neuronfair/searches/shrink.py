@@ -40,7 +40,7 @@ def shrink(
         return good
 
     result, goals = rows.clone(), domain.clip(seeds)
-    goals[:, ~domain.free] = rows[:, ~domain.free]
+    goals[:, ~domain.changeable] = rows[:, ~domain.changeable]
     left = holds(result).nonzero()[:, 0]
     result[left] = _accepted(result[left], goals[left], holds)
     while len(left):
@@ -63,8 +63,8 @@ def _accepted(rows: Tensor, trials: Tensor, holds: _Holds) -> Tensor:
 def _reset(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -> Tensor:
     """Reset whole attributes to the goal, one at a time, until none can be reset."""
     while True:
-        span = torch.where(domain.ordered, domain.sizes - 1, 1).clamp(min=1)
-        change = torch.where(domain.ordered, (rows - goals).abs(), (rows != goals).long()) / span
+        span = torch.where(domain.is_ordered, domain.sizes - 1, 1).clamp(min=1)
+        change = torch.where(domain.is_ordered, (rows - goals).abs(), (rows != goals).long()) / span
         order = change.argsort(dim=1, descending=True, stable=True)
         before = rows
         for rank in range(order.shape[1]):
@@ -76,9 +76,9 @@ def _reset(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -> T
 
 def _bisected(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -> Tensor:
     """Move ordered attributes towards the goal by bisection, column by column."""
-    for column in domain.ordered.nonzero()[:, 0].tolist():
+    for column in domain.is_ordered.nonzero()[:, 0].tolist():
         # There is nothing between a number and an empty cell.
-        whole = torch.maximum(rows[:, column], goals[:, column]) < domain.points[column]
+        whole = torch.maximum(rows[:, column], goals[:, column]) < domain.grid_sizes[column]
         fails = torch.where(whole, goals[:, column], rows[:, column])
         near = max(1, int(domain.sizes[column]) // STEPS_PER_RANGE)
         while bool(((rows[:, column] - fails).abs() > near).any()):

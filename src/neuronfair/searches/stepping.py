@@ -238,7 +238,7 @@ class CudaGraphs:
     def fit(context: SearchContext, method: Method) -> bool:
         """Return whether the steps of a method can be recorded; rules need the host to repair rows."""
         domain, network = context.domain, context.network
-        plain = domain.device.type == "cuda" and not domain.restricted
+        plain = domain.device.type == "cuda" and not domain.is_restricted
         return plain and hasattr(method, "graph_key") and isinstance(network, Network)
 
     def __call__(self, state: State, t: int) -> tuple[State, EvaluatedStep]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.draws import Draws
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals, with_counterfactuals
-from neuronfair.domain.population.plausible import plausible
+from neuronfair.domain.population.plausible import keep_plausible
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.model.decision import Decision
@@ -126,7 +126,7 @@ def case(name: str) -> ExampleCase:
         return ExampleCase(random_module(people, 1, seed=3), people, Decision("tolerance", 2.5))
     if name == PLAUSIBLE:
         return ExampleCase(
-            random_module(people, seed=1), plausible(people, Young(people), 0.5, uniform_rows(people, 100))
+            random_module(people, seed=1), keep_plausible(people, Young(people), 0.5, uniform_rows(people, 100))
         )
     if name == COUNTERFACTUAL:
         proxied = domain(attributes=3)

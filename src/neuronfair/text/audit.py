@@ -19,8 +19,8 @@ from neuronfair import __version__
 from neuronfair.atomic import replace_file, write_text
 from neuronfair.audits.folder import FIGURES, PAGE, hold_folder
 from neuronfair.audits.wording.summary import NOT_MEASURED
-from neuronfair.domain.draws import Draws, random_order
-from neuronfair.domain.twins import digest
+from neuronfair.domain.draws import Draws, draw_order
+from neuronfair.domain.twins import digest_values
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean, require
 from neuronfair.formatting import exact_number, percent, plural, printable
 from neuronfair.model.blackbox import Model, score_in_batches
@@ -192,7 +192,7 @@ class TextStages:
         if text_column.labels is None:
             return None
         labels = dict(zip(text_column.texts, text_column.labels, strict=True))
-        order = random_order(len(self.domain.texts), self.settings.seed)[: self.pairs.measured].tolist()
+        order = draw_order(len(self.domain.texts), self.settings.seed)[: self.pairs.measured].tolist()
         texts = [self.domain.texts[number].text for number in order]
         return self.model.accuracy(texts, [labels[text] for text in texts])
 
@@ -440,8 +440,8 @@ def _write_manifest(settings: TextSettings, lexicon: Lexicon, texts: Sequence[An
     return {
         "audit": "texts",
         **versions(),
-        "rows": digest(*map(str, texts)),
-        "sensitive": [lexicon.name, digest(lexicon.concepts, lexicon.groups)],
+        "rows": digest_values(*map(str, texts)),
+        "sensitive": [lexicon.name, digest_values(lexicon.concepts, lexicon.groups)],
         "settings": {"seed": settings.seed},
     }
 

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.draws import random_order
+from neuronfair.domain.draws import draw_order
 from neuronfair.domain.rules import Rule
-from neuronfair.domain.schema.toml import domain_of, read_conditions, read_toml
+from neuronfair.domain.schema.toml import build_domain, read_conditions, read_toml
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.domain.tables.files import read_sheet
@@ -214,7 +214,7 @@ class TextDomain(SampleDomain):
     # What the codes are
 
     @property
-    def restricted(self) -> bool:
+    def is_restricted(self) -> bool:
         """Whether rows must keep more than the bounds of their codes: each text has its own groups and words."""
         return True
 
@@ -224,7 +224,7 @@ class TextDomain(SampleDomain):
         return torch.tensor([len(self.texts), len(self.lexicon.groups), *[WORDS_PER_SLOT] * MAX_SLOTS])
 
     @cached_property
-    def ordered(self) -> Tensor:
+    def is_ordered(self) -> Tensor:
         """Which codes have an order: none, bool (d,)."""
         return torch.zeros(self.codes_per_row, dtype=torch.bool)
 
@@ -350,7 +350,7 @@ def build_text_domain(
             "lexicon of your own: a CSV file with concept,use,GROUP,…"
         )
     if len(texts) > max_texts:
-        order = random_order(len(texts), seed)
+        order = draw_order(len(texts), seed)
         texts = [texts[i] for i in sorted(order[:max_texts].tolist())]
     return TextDomain(name, tuple(texts), lexicon, replacements), count_by_reason
 
@@ -364,7 +364,7 @@ def split_labelled(
     """Return two random parts of texts with labels, to fit and to test; twins of each other stay together."""
     family_of = {text: next(iter(_write_family(text, lexicon)), text) for text in labelled}
     families = sorted(set(family_of.values()))
-    order = random_order(len(families), seed).tolist()
+    order = draw_order(len(families), seed).tolist()
     test_families = {families[number] for number in order[: round(held_out * len(families))]}
     train = {text: label for text, label in labelled.items() if family_of[text] not in test_families}
     return train, {text: label for text, label in labelled.items() if text not in train}
@@ -541,7 +541,7 @@ def _read_toml_templates(path: Path) -> Templates:
     attributes = {name: {"kind": "nominal", "values": list(words)} for name, words in slots.items()}
     table = {"attributes": attributes, "sensitive": list(templates.sensitive), "rules": document["rules"]}
     try:
-        return replace(templates, rules=domain_of(table).rules)
+        return replace(templates, rules=build_domain(table).rules)
     except DomainError as error:
         raise DomainError(f"{path}: {error}") from None
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from neuronfair.domain.draws import random_order
+from neuronfair.domain.draws import draw_order
 from neuronfair.domain.twins import TwinRows
 from neuronfair.measure.stats import Estimate, clopper_pearson
 from neuronfair.progress import Progress, show_nothing
@@ -77,7 +77,7 @@ def compare_with_twins(
 
     What was yielded when the calls are spent, or after Ctrl-C, is a random sample of the texts.
     """
-    order, measured = random_order(len(domain.texts), seed), 0
+    order, measured = draw_order(len(domain.texts), seed), 0
     for batch in torch.split(order, TEXTS_PER_BATCH if model.service.max_calls is None else TEXTS_PER_LIMITED_BATCH):
         progress("Comparing texts with their twins", measured, len(order))
         yield _compare_batch(model, domain, batch, favourable)

@@ -23,12 +23,12 @@ def becomes(how, code, own=0, new=1, grid=600):
     """Count what a code becomes, for numbers u on an even grid; the last entry counts nothing beyond."""
     u = (torch.arange(grid, dtype=torch.float64) + 0.5) / grid
     full = torch.full((grid,), code)
-    goals = how.transported(full, torch.full_like(full, own), torch.full_like(full, new), u)
+    goals = how.transport(full, torch.full_like(full, own), torch.full_like(full, new), u)
     return torch.bincount(goals, minlength=how.chances.shape[1]).tolist()
 
 
 def typical(how, code, own=0, new=1):
-    return int(how.transported(*torch.tensor([[code], [own], [new]]), None))
+    return int(how.transport(*torch.tensor([[code], [own], [new]]), None))
 
 
 def test_numbers_keep_their_rank():
@@ -102,7 +102,7 @@ def test_a_place_of_many_values_keeps_the_rank_within_it():
         assert torch.equal(places.code_at(places.bins_of(everywhere), share), everywhere)
     how = Coupling(places, True, None, torch.full((2, len(places)), 1 / len(places), dtype=torch.float64))
     one, zero = torch.ones_like(everywhere), torch.zeros_like(everywhere)
-    assert torch.equal(how.transported(everywhere, zero, one, None), everywhere)
+    assert torch.equal(how.transport(everywhere, zero, one, None), everywhere)
 
 
 def test_no_rounding_leads_out_of_what_may_be():
@@ -114,5 +114,5 @@ def test_no_rounding_leads_out_of_what_may_be():
         how = coupling(*table.tolist(), ordered=ordered)
         for own in (0, 500, 998):
             at = torch.full_like(codes, own)
-            for goals in (how.transported(codes, at, 0 * at + 999, u), how.transported(codes, 0 * at + 999, at, u)):
+            for goals in (how.transport(codes, at, 0 * at + 999, u), how.transport(codes, 0 * at + 999, at, u)):
                 assert bool(((goals > 0) & (goals < 4)).all())

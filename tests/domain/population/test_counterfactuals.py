@@ -11,7 +11,7 @@ import torch
 from benchmarks.truth.worlds import World
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population import counterfactuals as carrying
-from neuronfair.domain.population.counterfactuals import fit_counterfactuals, shuffled_groups, with_counterfactuals
+from neuronfair.domain.population.counterfactuals import fit_counterfactuals, shuffle_groups, with_counterfactuals
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
@@ -56,7 +56,7 @@ def workers(rules=(), n=600, seed=0):
 
 
 def drawn(how, domain, rows, draws=3):
-    twins = list(how.drawn(domain, rows, draws))
+    twins = list(how.draw(domain, rows, draws))
     return torch.stack([t.rows for t in twins]), torch.stack([t.valid for t in twins])
 
 
@@ -81,7 +81,7 @@ def test_the_counterfactuals_of_a_group_are_the_people_of_the_other(rules):
     for group in (0, 1):
         own, other = rows[:, 0] == group, rows[:, 0] != group
         many, at = rows[own].repeat_interleave(len(u), 0), u.repeat(int(own.sum()), 1)
-        twins = how.transported(domain, many, torch.tensor([1]), at)
+        twins = how.transport(domain, many, torch.tensor([1]), at)
         assert bool(twins.valid.all())
         assert bool(domain.valid(twins.rows[:, 0]).all())
         weight = (chance[own] / chance[own].sum()).repeat_interleave(len(u)) / len(u)
@@ -96,20 +96,20 @@ def test_where_both_groups_are_alike_a_counterfactual_is_the_same_person():
     how = fit_counterfactuals(domain, rows)
     same = torch.cat([1 - rows[:, :1], rows[:, 1:]], 1)
     assert torch.equal(how.twins(domain, rows).rows[:, 0], same)
-    for twins in how.drawn(domain, rows, 3):
+    for twins in how.draw(domain, rows, 3):
         assert torch.equal(twins.rows[:, 0], same)
     assert all(torch.equal(how.twins(domain, rows).rows[:, 0, c], rows[:, c]) for c in (1, 2))
 
 
 def test_shuffled_groups_are_as_many_and_keep_the_other_rules():
     domain, rows = workers(RULES)
-    free, shuffled = shuffled_groups(domain, rows, seed=1)
+    free, shuffled = shuffle_groups(domain, rows, seed=1)
     assert [rule.name for rule in free.rules] == [RULES[0].name]
     assert torch.equal(shuffled[:, 1:], rows[:, 1:])
     assert shuffled[:, 0].sum() == rows[:, 0].sum()
     assert not torch.equal(shuffled, rows)
     assert bool(free.valid(shuffled).all())
-    assert not torch.equal(shuffled, shuffled_groups(domain, rows, seed=2)[1])
+    assert not torch.equal(shuffled, shuffle_groups(domain, rows, seed=2)[1])
 
 
 def test_draws_belong_to_the_person(monkeypatch):
@@ -126,7 +126,7 @@ def test_draws_belong_to_the_person(monkeypatch):
     small, small_valid = drawn(how, domain, rows)
     assert torch.equal(small, twins)
     assert torch.equal(small_valid, valid)
-    assert [t.rows.shape for t in how.drawn(domain, rows[:0], 1)] == [(0, 1, 3)]
+    assert [t.rows.shape for t in how.draw(domain, rows[:0], 1)] == [(0, 1, 3)]
 
 
 def test_one_member_of_a_family_is_the_twin_of_that_number():
@@ -148,7 +148,7 @@ def test_what_is_fixed_or_legitimate_stays(word):
     domain = domain_of(GROUP, SCORE, replace(GROUP, name="uniform", **{word: True}))
     how = fit_counterfactuals(domain, rows)
     assert how.columns(domain) == (0, 1)
-    for twins in how.drawn(domain, rows, 2):
+    for twins in how.draw(domain, rows, 2):
         assert torch.equal(twins.rows[:, 0, 2], rows[:, 2])
 
 

@@ -8,7 +8,7 @@ import torch
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals
-from neuronfair.domain.population.latent import _truncated
+from neuronfair.domain.population.latent import _truncated_moments
 from neuronfair.domain.table import TableDomain
 
 GROUP = Attribute("group", "flag", values=("a", "b"), encode="none")
@@ -39,7 +39,7 @@ def test_twins_have_the_distribution_of_their_group_where_one_value_is_heavy():
     first, second = (np.where(rng.random(2000) < zero, 0, rng.integers(50, 150, 2000)) for zero in (0.8, 0.6))
     domain, rows = people(first, second)
     how = fit_counterfactuals(domain, rows)
-    twins = torch.cat([twins.rows[:2000, 0, 1] for twins in how.drawn(domain, rows, 32)])
+    twins = torch.cat([twins.rows[:2000, 0, 1] for twins in how.draw(domain, rows, 32)])
     assert float((twins == 0).double().mean()) == pytest.approx((second == 0).mean(), abs=0.03)
     assert float(((twins > 0) & (twins < 50)).double().mean()) < 0.01
     stayed = (rows[2000:, 1] == 0) & (how.twins(domain, rows).rows[2000:, 0, 1] == 0)
@@ -53,7 +53,7 @@ def test_moments_of_a_number_between_two_others():
         weight = np.exp(-(grid**2) / 2)
         mean = (grid * weight).sum() / weight.sum()
         variance = ((grid - mean) ** 2 * weight).sum() / weight.sum()
-        found = _truncated(np.array([low]), np.array([high]))
+        found = _truncated_moments(np.array([low]), np.array([high]))
         assert found[0][0] == pytest.approx(mean, abs=1e-4)
         assert found[1][0] == pytest.approx(variance, abs=1e-3)
-    assert _truncated(np.array([1.0]), np.array([1.0001]))[0][0] == pytest.approx(1.00005)
+    assert _truncated_moments(np.array([1.0]), np.array([1.0001]))[0][0] == pytest.approx(1.00005)

@@ -14,14 +14,14 @@ from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population import trees
 from neuronfair.domain.population.model import (
-    EQUAL,
-    OwnPopulation,
+    EQUAL_NATS,
+    UserPopulation,
     PopulationLayout,
     fit_likelihood,
     fit_population,
-    grown,
-    population_quality,
-    read_people,
+    grow_population,
+    measure_quality,
+    read_records,
     real_synthetic_auc,
 )
 from neuronfair.domain.rules import Rule, Span
@@ -125,7 +125,7 @@ def test_the_same_place_gives_the_same_person_whoever_stands_beside():
 
 def test_what_comes_first_is_drawn_first():
     domain = small()
-    model = grown(domain, PopulationLayout.of(domain, people(domain, 200), first=("hours", "married")))
+    model = grow_population(domain, PopulationLayout.of(domain, people(domain, 200), first=("hours", "married")))
     assert model.order[:2] == (2, 0)
     assert sorted(model.order) == [0, 1, 2]
     assert model.trees.split_columns(2) == set()  # the first column depends on nothing
@@ -197,7 +197,7 @@ def test_equal_people_are_equally_usual():
     domain = small()
     model = fit_population(domain, torch.tensor([[1, 2, 4]]).repeat(400, 1))
     assert float(model.plausibility(torch.tensor([[1, 2, 4]]))) == pytest.approx(0.5)
-    assert EQUAL < 0.2
+    assert EQUAL_NATS < 0.2
 
 
 def test_people_who_break_rules_or_bounds_count_as_the_nearest_who_do_not():
@@ -230,7 +230,7 @@ def test_the_column_that_tells_most_comes_first_and_then_the_one_told_most():
     hub = g.integers(4, size=400)
     near, far = np.where(g.random(400) < 0.1, 0, hub), np.where(g.random(400) < 0.6, 0, hub)
     places = np.stack([g.integers(2, size=400), far, hub, near], 1)
-    after = trees.drawn_after(places, [2, 4, 4, 4], [True] * 4)
+    after = trees.order_columns(places, [2, 4, 4, 4], [True] * 4)
     assert list(after) == [2, 3, 1, 0]
     assert [list(earlier) for earlier in after.values()][:3] == [[], [2], [2, 3]]
 
@@ -239,7 +239,7 @@ def test_what_columns_tell_about_each_other_is_their_mutual_information_less_cha
     g = np.random.default_rng(0)
     places = np.stack([g.integers(2, size=300), g.integers(5, size=300), g.integers(3, size=300)], 1)
     places[:, 2] = np.where(g.random(300) < 0.7, places[:, 1] % 3, places[:, 2])
-    found = trees.information(places, [2, 5, 3], [True, False, True])
+    found = trees.find_information(places, [2, 5, 3], [True, False, True])
     for a, b in ((0, 1), (0, 2), (1, 2)):
         nats = 0.0
         for x in np.unique(places[:, a]):
@@ -254,16 +254,16 @@ def test_what_columns_tell_about_each_other_is_their_mutual_information_less_cha
 
 def test_places_are_taken_together_with_their_neighbours_or_the_rarest_are():
     counts = np.array([10.0, 1, 1, 10, 1, 1, 8, 8])
-    assert trees.coarse(counts, True, 4).tolist() == [0, 1, 1, 1, 2, 2, 2, 3]
-    assert trees.coarse(counts, False, 4).tolist() == [0, 3, 3, 1, 3, 3, 2, 3]
-    assert trees.coarse(counts, True, 8).tolist() == [*range(8)]
+    assert trees.coarsen(counts, True, 4).tolist() == [0, 1, 1, 1, 2, 2, 2, 3]
+    assert trees.coarsen(counts, False, 4).tolist() == [0, 3, 3, 1, 3, 3, 2, 3]
+    assert trees.coarsen(counts, True, 8).tolist() == [*range(8)]
 
 
 def test_ties_of_far_apart_columns_of_a_wide_table_are_found():
     g = np.random.default_rng(0)
     places = g.integers(4, size=(500, 400))
     places[:, 399] = places[:, 0]
-    after = trees.drawn_after(places, [4] * 400, [True] * 400)
+    after = trees.order_columns(places, [4] * 400, [True] * 400)
     order = list(after)
     later = max(0, 399, key=order.index)
     assert after[later][0] == 399 - later
@@ -272,7 +272,7 @@ def test_ties_of_far_apart_columns_of_a_wide_table_are_found():
 def test_the_widest_tables_have_no_ties(monkeypatch):
     monkeypatch.setattr(trees, "MAX_COLUMNS_COMPARED", 2)
     domain = small(*RULES)
-    model = grown(domain, PopulationLayout.of(domain, people(domain, 200), first=("hours",)))
+    model = grow_population(domain, PopulationLayout.of(domain, people(domain, 200), first=("hours",)))
     assert sorted(model.order) == [0, 1, 2]
     assert model.order[0] == 2
     assert float(model.log_likelihood(everybody(domain)).exp().sum()) == pytest.approx(1)
@@ -344,14 +344,14 @@ def test_people_drawn_alike_cannot_be_told_apart_and_copies_can():
 
 def test_a_population_of_even_chances_is_found_to_be_that():
     rows = DOMAIN.sample(1000, torch.Generator().manual_seed(0))
-    quality = population_quality(DOMAIN, rows)
+    quality = measure_quality(DOMAIN, rows)
     assert quality.log_likelihood == pytest.approx(-math.log(8), abs=0.03)
     assert quality.auc == pytest.approx(0.5, abs=0.08)
 
 
 def test_few_people_tell_nothing():
-    assert population_quality(DOMAIN, DOMAIN.sample(9, torch.Generator().manual_seed(0))) is None
-    assert population_quality(DOMAIN, torch.tensor([[0, 1]]).repeat(10, 1)).auc == pytest.approx(0.5, abs=0.5)
+    assert measure_quality(DOMAIN, DOMAIN.sample(9, torch.Generator().manual_seed(0))) is None
+    assert measure_quality(DOMAIN, torch.tensor([[0, 1]]).repeat(10, 1)).auc == pytest.approx(0.5, abs=0.5)
 
 
 OWN_DOMAIN = TableDomain(
@@ -363,9 +363,9 @@ OWN_DOMAIN = TableDomain(
 
 
 def test_the_people_are_those_that_were_given():
-    rows = read_people({"age": [1, 2, 2], "s": [0, 1, 1], "more": ["x", "y", "z"]}, OWN_DOMAIN)
+    rows = read_records({"age": [1, 2, 2], "s": [0, 1, 1], "more": ["x", "y", "z"]}, OWN_DOMAIN)
     assert rows.tolist() == [[1, 0], [2, 1], [2, 1]]
-    population = OwnPopulation.of(OWN_DOMAIN, rows)
+    population = UserPopulation.of(OWN_DOMAIN, rows)
     assert population.draws_per_row == 1
     assert population.rows_at(torch.tensor([[0.0], [0.34], [0.99]])).tolist() == rows.tolist()
     drawn = population.sample(3000, torch.Generator().manual_seed(0))
@@ -378,11 +378,11 @@ def test_the_people_are_those_that_were_given():
 
 
 def test_people_who_break_a_rule_are_left_out():
-    assert read_people(lambda n: {"age": [9, 3], "s": [0, 1]}, OWN_DOMAIN).tolist() == [[3, 1]]
+    assert read_records(lambda n: {"age": [9, 3], "s": [0, 1]}, OWN_DOMAIN).tolist() == [[3, 1]]
     with pytest.raises(DataError, match="population: expected people who keep the rules of people, got none"):
-        read_people({"age": [9], "s": [0]}, OWN_DOMAIN)
+        read_records({"age": [9], "s": [0]}, OWN_DOMAIN)
 
 
 def test_an_error_among_these_people_is_not_taken_for_one_of_the_table():
     with pytest.raises(DataError, match=r"^population: column 's' is missing"):
-        read_people({"age": [3]}, OWN_DOMAIN)
+        read_records({"age": [3]}, OWN_DOMAIN)

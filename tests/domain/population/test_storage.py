@@ -12,8 +12,8 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals
 from neuronfair.domain.population.model import fit_population
 from neuronfair.domain.population.storage import (
-    _bytes,
-    _digest,
+    _text_tensor,
+    _digest_parts,
     load_counterfactuals,
     load_population,
     save_counterfactuals,
@@ -94,7 +94,7 @@ def forged(path, name, change):
     del parts["digest"]
     sealed = {key: part for key, part in parts.items() if key != "domain"}
     sealed[name] = change(sealed[name].clone())
-    path.write_bytes(save(sealed | {"domain": parts["domain"], "digest": _bytes(_digest(sealed))}))
+    path.write_bytes(save(sealed | {"domain": parts["domain"], "digest": _text_tensor(_digest_parts(sealed))}))
 
 
 def test_a_small_file_cannot_ask_for_much_memory(path, model, monkeypatch):
@@ -182,11 +182,11 @@ def counterfactual_path(counterfactuals, tmp_path):
 
 def test_counterfactual_what_is_read_is_what_was_written(counterfactuals, counterfactual_path):
     read = load_counterfactuals(counterfactual_path, TWINNED)
-    assert read.kept == counterfactuals.kept == {1}
+    assert read.fixed_columns == counterfactuals.fixed_columns == {1}
     assert read.groups.tolist() == counterfactuals.groups.tolist() == [True, True, False]
     for one, other in zip(read.twins(TWINNED, ROWS), counterfactuals.twins(TWINNED, ROWS), strict=True):
         assert torch.equal(one, other)
-    for drawn, again in zip(read.drawn(TWINNED, ROWS, 3), counterfactuals.drawn(TWINNED, ROWS, 3), strict=True):
+    for drawn, again in zip(read.draw(TWINNED, ROWS, 3), counterfactuals.draw(TWINNED, ROWS, 3), strict=True):
         assert torch.equal(drawn.rows, again.rows)
     save_counterfactuals(read, counterfactual_path.with_name("again"))
     assert counterfactual_path.with_name("again").read_bytes() == counterfactual_path.read_bytes()
@@ -237,7 +237,9 @@ def test_counterfactual_parts_that_do_not_fit_together_are_refused(counterfactua
 
 def test_an_order_that_does_not_begin_with_the_group_is_refused(counterfactuals, counterfactual_path):
     other = fit_counterfactuals(TWINNED.with_sensitive("a"), ROWS)
-    save_counterfactuals(replace(other, kept=counterfactuals.kept, groups=counterfactuals.groups), counterfactual_path)
+    save_counterfactuals(
+        replace(other, fixed_columns=counterfactuals.fixed_columns, groups=counterfactuals.groups), counterfactual_path
+    )
     with pytest.raises(DataError, match="its first columns are not the sensitive ones"):
         load_counterfactuals(counterfactual_path, TWINNED)
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from neuronfair import TableEncoding, infer_domain, read_table
-from neuronfair.domain.cells import DECIMALS
-from neuronfair.domain.schema.column_types import LeftOut, infer_column
-from neuronfair.domain.schema.infer import InferenceSettings, draft_domain, favourable_guess, suggested
+from neuronfair.domain.cells import DECIMAL_MARKS
+from neuronfair.domain.schema.column_types import ExcludedColumn, infer_column
+from neuronfair.domain.schema.infer import InferenceSettings, draft_domain, guess_favourable, suggest_favourable
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.tables import Cells
 from neuronfair.domain.tables.dataset import DATASETS, ENCODINGS, catalog_domain
@@ -249,10 +249,10 @@ def test_identifiers_are_left_out_and_measurements_are_not(tmp_path):
 
 
 def test_an_empty_column_that_the_model_reads_has_one_value():
-    found = infer_column("note", Cells.of(["", "?", ""]), DECIMALS, keep=True)
+    found = infer_column("note", Cells.of(["", "?", ""]), DECIMAL_MARKS, keep=True)
     assert found.parts == {"kind": "nominal", "values": ["missing"], "missing": "missing"}
     assert found.comment.startswith("0 different, 3 empty")
-    assert infer_column("note", Cells.of([]), DECIMALS, keep=True) == LeftOut("note", "every cell is empty")
+    assert infer_column("note", Cells.of([]), DECIMAL_MARKS, keep=True) == ExcludedColumn("note", "every cell is empty")
 
 
 def test_the_columns_of_the_model_are_kept_and_no_others(tmp_path):
@@ -339,8 +339,8 @@ def test_odd_cells_break_no_line_of_the_draft(tmp_path):
 
 
 def entry(values):
-    found = infer_column("x", Cells.of([f"{value:.9g}" for value in values]), DECIMALS, keep=True)
-    assert not isinstance(found, LeftOut)
+    found = infer_column("x", Cells.of([f"{value:.9g}" for value in values]), DECIMAL_MARKS, keep=True)
+    assert not isinstance(found, ExcludedColumn)
     return parse_domain(f"sensitive = ['s']\n[attributes]\n{found}\ns = {{ kind = 'flag' }}").attributes[0], found
 
 
@@ -349,7 +349,7 @@ def test_outliers_do_not_dictate_the_step():
     util = np.concatenate([draw.random(1980), draw.random(20) * 50_000])
     found, line = entry(util)
     assert found.step <= 0.005  # a hundred steps between the quartiles
-    assert found.points <= 100_002
+    assert found.grid_size <= 100_002
     assert found.outliers == "clip"
     assert found.low <= util.min()
     assert found.high > 10
@@ -358,7 +358,7 @@ def test_outliers_do_not_dictate_the_step():
     codes = found.codes([f"{value:.9g}" for value in util])
     inside = util <= found.high
     assert np.abs(found.low + found.step * codes - util)[inside].max() <= found.step / 2 + 1e-9
-    assert (codes[~inside] == found.points - 1).all()
+    assert (codes[~inside] == found.grid_size - 1).all()
 
 
 def test_outliers_on_both_sides_are_clipped_on_both():
@@ -391,7 +391,7 @@ def test_whole_numbers_stay_exact_unless_they_are_too_many():
     assert (wide.step, wide.outliers) == (1000, None)
     assert "in generated records rounded to steps of 1000" in str(line)
     outlier, _ = entry([*draw.integers(0, 100, 1000), 21_480_000])
-    assert (outlier.step, outlier.outliers, outlier.points) == (1, "clip", 100_001)
+    assert (outlier.step, outlier.outliers, outlier.grid_size) == (1, "clip", 100_001)
 
 
 def grouped(**counts):
@@ -460,8 +460,8 @@ def test_columns_that_say_the_same_are_tied():
 )
 def test_clear_words_are_suggested_and_not_taken(column, classes, hoped):
     for order in (classes, classes[::-1]):
-        assert suggested(column, order) == hoped
-        assert favourable_guess(column, order)[0] == hoped
+        assert suggest_favourable(column, order) == hoped
+        assert guess_favourable(column, order)[0] == hoped
 
 
 @pytest.mark.parametrize(
@@ -488,12 +488,12 @@ def test_clear_words_are_suggested_and_not_taken(column, classes, hoped):
     ],
 )
 def test_doubtful_words_are_left_to_the_user(column, classes):
-    assert suggested(column, classes) is None
-    assert favourable_guess(column, classes)[0] in classes
+    assert suggest_favourable(column, classes) is None
+    assert guess_favourable(column, classes)[0] in classes
 
 
 def test_harm_suggests_the_other_class():
-    assert favourable_guess("arrested", ("no", "yes"))[0] == "no"
+    assert guess_favourable("arrested", ("no", "yes"))[0] == "no"
 
 
 def test_the_draft_of_a_domain_suggests_it_in_a_comment(tmp_path):
@@ -520,7 +520,7 @@ def test_infinite_numbers_are_named():
     assert any(
         remark.startswith("wage: has numbers such as inf, so each number is a label") for remark in draft.remarks
     )
-    assert draft.left_out == (LeftOut("all", "has numbers such as -inf: replace them, or leave them empty"),)
+    assert draft.left_out == (ExcludedColumn("all", "has numbers such as -inf: replace them, or leave them empty"),)
 
 
 def test_many_small_groups_are_counted():

@@ -259,7 +259,7 @@ def test_hostile_names_stay_inside_their_line(name, label):
 
 
 def raw(name):
-    files = sources.local_files(name)
+    files = sources.find_local_files(name)
     if files is None:
         pytest.skip(f"{name} is not at hand")
     return files

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 
 from neuronfair import infer_domain, parse_domain, read_table
-from neuronfair.domain.tables.arrow import sheet_of
+from neuronfair.domain.tables.arrow import read_memory
 from neuronfair.errors import DataError
 
 
@@ -35,7 +35,7 @@ def test_every_kind_of_a_pandas_column():
             7: [1, 2],
         }
     )
-    sheet = sheet_of(table)
+    sheet = read_memory(table)
     assert sheet.columns == {
         "whole": ["1", ""],
         "part": ["0.5", "2"],
@@ -71,15 +71,15 @@ TEXTS = {"age": ["39", ""], "score": ["0.5", ""], "job": ["cook", ""]}
 
 @pytest.mark.parametrize("kind", [dict, pyarrow.table, lambda columns: Interchanged(pyarrow.table(columns))])
 def test_other_tables(kind):
-    assert sheet_of(kind(COLUMNS)).columns == TEXTS
+    assert read_memory(kind(COLUMNS)).columns == TEXTS
 
 
 def test_polars():
     polars = pytest.importorskip("polars", reason="the package polars is not installed")
     table = polars.DataFrame(COLUMNS | {"class": polars.Series(["a", "b"], dtype=polars.Categorical)})
-    assert sheet_of(table).columns == TEXTS | {"class": ["a", "b"]}
+    assert read_memory(table).columns == TEXTS | {"class": ["a", "b"]}
     with pytest.raises(DataError, match="got LazyFrame"):
-        sheet_of(table.lazy())
+        read_memory(table.lazy())
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_polars():
 )
 def test_what_is_no_table_is_refused(table, says):
     with pytest.raises(DataError, match=says):
-        sheet_of(table)
+        read_memory(table)
 
 
 def test_a_table_that_cannot_be_read_is_refused():
@@ -105,7 +105,7 @@ def test_a_table_that_cannot_be_read_is_refused():
             raise ValueError("gone")
 
     with pytest.raises(DataError, match=r"table: cannot be read as an Arrow table \(gone\)"):
-        sheet_of(Broken())
+        read_memory(Broken())
 
 
 def test_domain_and_rows_are_those_of_the_same_table_in_a_file(tmp_path):
@@ -125,6 +125,6 @@ def test_domain_and_rows_are_those_of_the_same_table_in_a_file(tmp_path):
 def test_durations_are_seconds():
     pandas = pytest.importorskip("pandas")
     spans = pandas.to_timedelta(["00:01:00", None, "1 days 00:00:00.5"])
-    found = sheet_of(pandas.DataFrame({"waited": spans}))
+    found = read_memory(pandas.DataFrame({"waited": spans}))
     assert found.columns["waited"] == ["60", "", "86400.5"]
     assert found.remarks == ("'waited' holds durations, read as seconds",)

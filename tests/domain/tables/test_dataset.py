@@ -43,7 +43,7 @@ def own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load_or_skip(name: str, encoding: str = "default") -> Dataset:
-    if sources.local_files(name) is None:
+    if sources.find_local_files(name) is None:
         pytest.skip(f"the raw file of {name} is not on this machine")
     return load_dataset(name, encoding)
 

@@ -20,7 +20,7 @@ from neuronfair.cli.options import TableOptions
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.tables import MAX_COLUMNS, files
 from neuronfair.domain.tables.dataset import read_table
-from neuronfair.domain.tables.files import read_header, read_sheet, table_file
+from neuronfair.domain.tables.files import read_header, read_sheet, split_table_name
 from neuronfair.errors import DataError
 from neuronfair.limits import SIZE_VARIABLE, TooLargeError
 from tests.bombs import lying_archive, zipped
@@ -271,7 +271,7 @@ def test_both_readers_of_csv_files_agree(parts):
 
     def read() -> object:
         try:
-            found = files._text(("a,b\n1,2\n" + "".join(parts)).encode(), Path("t.csv"))
+            found = files._read_text_table(("a,b\n1,2\n" + "".join(parts)).encode(), Path("t.csv"))
         except DataError as error:
             return str(error)
         return {name: list(cells) for name, cells in found.columns.items()}, list(found.lines), found.copies
@@ -524,7 +524,7 @@ def test_a_hostile_database(tmp_path, monkeypatch):
 def test_a_name_inside_is_for_files_that_hold_several(tmp_path):
     path = tmp_path / "a::b.csv"
     path.write_bytes(CSV)
-    assert table_file(path) == (path, None)
+    assert split_table_name(path) == (path, None)
     assert cells(path) == CELLS
     (tmp_path / "t.csv").write_bytes(CSV)
     with pytest.raises(DataError, match="is one table, so '::people' names nothing in it"):

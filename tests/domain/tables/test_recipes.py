@@ -57,7 +57,7 @@ def test_adult_paper_divides_downwards():
 
 
 def test_adult_education_num_only_repeats_education():
-    table = sources._adult(*sources.read("adult"))
+    table = sources._read_adult(*sources.read_texts("adult"))
     pairs = set(zip(table["education"], table["education_num"], strict=True))
     assert len(pairs) == len({e for e, _ in pairs}) == len({n for _, n in pairs}) == 16
     ranks = [education for education, _ in sorted(pairs, key=lambda pair: int(pair[1]))]
@@ -76,7 +76,7 @@ def test_german_in_words():
 def test_german_sample_is_balanced_and_repeats_nobody():
     chosen = sources._catalog_file("german.words.toml")["sample"]["rows"]
     assert len(set(chosen)) == 600
-    credit = sources.german_paper(*sources.read("german"))["credit"]
+    credit = sources.german_paper(*sources.read_texts("german"))["credit"]
     assert (credit.count("good"), credit.count("bad")) == (300, 300)
 
 

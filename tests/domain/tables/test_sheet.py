@@ -7,7 +7,7 @@ import pytest
 
 from neuronfair.domain.schema.infer import draft_domain
 from neuronfair.domain.schema.toml import parse_domain
-from neuronfair.domain.tables import Sheet, joined_columns
+from neuronfair.domain.tables import Sheet, join_columns
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.domain.tables.files import read_sheet, with_columns
 from neuronfair.errors import DataError
@@ -26,14 +26,14 @@ def sheet(tmp_path):
 
 
 def test_a_key_finds_everybody(sheet):
-    joined = joined_columns(sheet("people.csv", PEOPLE), sheet("sex.csv", SEXES), ["sex"], "id")
+    joined = join_columns(sheet("people.csv", PEOPLE), sheet("sex.csv", SEXES), ["sex"], "id")
     assert list(joined.columns["sex"]) == ["m", "f", "f", "m"]
     assert joined.where(1) == "line 3 (sex.csv: line 3)"
     assert joined.remarks == ("sex from sex.csv, joined by 'id': they are not passed to the model",)
 
 
 def test_one_of_a_file_may_stand_in_several_rows(sheet):
-    joined = joined_columns(
+    joined = join_columns(
         sheet("visits.csv", "id,age\np1,20\np2,30\np1,21\n"), sheet("sex.csv", SEXES), ["sex"], "id"
     )
     assert list(joined.columns["sex"]) == ["m", "f", "m"]
@@ -41,7 +41,7 @@ def test_one_of_a_file_may_stand_in_several_rows(sheet):
 
 def test_without_a_key_rows_belong_together(sheet):
     others = sheet("others.csv", "sex,race\nf,a\nm,b\nf,b\nm,a\n")
-    joined = joined_columns(sheet("people.csv", PEOPLE), others, ["sex", "age"])
+    joined = join_columns(sheet("people.csv", PEOPLE), others, ["sex", "age"])
     assert list(joined.columns) == ["id", "age", "hired", "sex"]  # race was not asked for, and age is in the table
     assert list(joined.columns["sex"]) == ["f", "m", "f", "m"]
 
@@ -63,17 +63,17 @@ def test_without_a_key_rows_belong_together(sheet):
 )
 def test_what_does_not_fit_is_said_in_one_sentence(sheet, text, names, key, said):
     with pytest.raises(DataError, match=said):
-        joined_columns(sheet("people.csv", PEOPLE), sheet("sex.csv", text), names, key)
+        join_columns(sheet("people.csv", PEOPLE), sheet("sex.csv", text), names, key)
 
 
 def test_an_empty_key_belongs_to_nobody(sheet):
     table = sheet("people.csv", "id,age\np1,20\n,30\n")
     with pytest.raises(DataError, match=r"1 of 2 keys of .*the first '' \(line 3\)"):
-        joined_columns(table, sheet("sex.csv", "id,sex\np1,f\n,m\n"), ["sex"], "id")
+        join_columns(table, sheet("sex.csv", "id,sex\np1,f\n,m\n"), ["sex"], "id")
 
 
 def test_a_draft_leaves_the_key_out_and_gives_no_model_what_came_from_the_file(sheet):
-    joined = joined_columns(sheet("people.csv", PEOPLE), sheet("sex.csv", SEXES), ["sex"], "id")
+    joined = join_columns(sheet("people.csv", PEOPLE), sheet("sex.csv", SEXES), ["sex"], "id")
     draft = draft_domain(joined, sensitive=["sex"], target="hired")
     assert [(one.column, one.reason) for one in draft.left_out] == [("id", "the key")]
     domain = draft.domain
@@ -86,7 +86,7 @@ def test_a_bad_cell_is_told_by_its_place_in_both_files(sheet):
         'sensitive = ["sex"]\n[attributes]\nage = { kind = "ordinal", low = 0, high = 99 }\n'
         'sex = { kind = "flag", values = ["f", "m"], encode = "none" }\n'
     )
-    joined = joined_columns(sheet("people.csv", PEOPLE), sheet("sex.csv", SEXES.replace("f,p3", ",p3")), ["sex"], "id")
+    joined = join_columns(sheet("people.csv", PEOPLE), sheet("sex.csv", SEXES.replace("f,p3", ",p3")), ["sex"], "id")
     with pytest.raises(DataError, match=r"people.csv: line 4 \(sex.csv: line 5\): .*'sex': the cell is empty"):
         read_table(joined, text)
 

@@ -87,10 +87,10 @@ def nothing_left(folder: Path) -> bool:
 
 
 def test_bundled_files_are_read_without_any_setting():
-    train, test = sources.read("adult")
+    train, test = sources.read_texts("adult")
     assert train.startswith("39, State-gov")
     assert test.startswith("|1x3 Cross validator")
-    assert len(sources.read("german")[0].splitlines()) == 1000
+    assert len(sources.read_texts("german")[0].splitlines()) == 1000
 
 
 def test_bundled_gzip_files_hold_no_name_and_no_time():
@@ -110,7 +110,7 @@ def test_every_source_says_whom_to_cite_and_how_to_get_it():
 
 def test_unknown_name_suggests_the_nearest():
     with pytest.raises(DataError, match="Did you mean 'compas'"):
-        sources.read("compass")
+        sources.read_texts("compass")
 
 
 @pytest.mark.parametrize("place", ["table.csv", "table.csv.gz", "structured/table.csv.gz"])
@@ -120,14 +120,14 @@ def test_own_folder_plain_or_packed(monkeypatch, tmp_path, place):
     path.parent.mkdir(parents=True)
     path.write_bytes(gzip.compress(CONTENT) if place.endswith("gz") else CONTENT)
     monkeypatch.setenv("NEURONFAIR_DATA", str(tmp_path / "own"))
-    assert sources.local_files("toy") == (path,)
-    assert sources.read("toy") == (CONTENT.decode(),)
+    assert sources.find_local_files("toy") == (path,)
+    assert sources.read_texts("toy") == (CONTENT.decode(),)
 
 
 def test_missing_file_says_how_to_get_it():
-    assert sources.local_files("bank") is None
+    assert sources.find_local_files("bank") is None
     with pytest.raises(DataError, match="neuronfair data get bank"):
-        sources.read("bank")
+        sources.read_texts("bank")
 
 
 @pytest.mark.parametrize("content", [b"a,b\n1,2\n3,5\n", gzip.compress(CONTENT, mtime=0)[:-9]])
@@ -136,29 +136,29 @@ def test_damaged_file_is_refused(monkeypatch, cache, content):
     cache.mkdir()
     (cache / "table.csv").write_bytes(content)
     with pytest.raises(DataError, match=r"table\.csv: (damaged.*expected sha256 .*got|cannot be read)"):
-        sources.read("toy")
+        sources.read_texts("toy")
 
 
 def test_download_is_checked_kept_and_not_repeated(monkeypatch, cache, address):
     declare(monkeypatch, f"{address}/good.csv")
     seen: list[tuple[int, int | None]] = []
-    assert sources.get("toy", progress=lambda done, total: seen.append((done, total))) == (cache / "table.csv",)
+    assert sources.get_files("toy", progress=lambda done, total: seen.append((done, total))) == (cache / "table.csv",)
     assert seen[-1] == (len(CONTENT), len(CONTENT))
-    assert sources.read("toy") == (CONTENT.decode(),)
+    assert sources.read_texts("toy") == (CONTENT.decode(),)
     declare(monkeypatch, f"{address}/gone.csv")
-    assert sources.get("toy") == (cache / "table.csv",)
+    assert sources.get_files("toy") == (cache / "table.csv",)
 
 
 def test_download_from_a_zip_inside_a_zip(monkeypatch, address):
     declare(monkeypatch, f"{address}/outer.zip#inner.zip#table.csv")
-    sources.get("toy")
-    assert sources.read("toy") == (CONTENT.decode(),)
+    sources.get_files("toy")
+    assert sources.read_texts("toy") == (CONTENT.decode(),)
 
 
 def test_second_address_is_tried(monkeypatch, address):
     declare(monkeypatch, f"{address}/gone.csv", f"{address}/good.csv")
-    sources.get("toy")
-    assert sources.local_files("toy") is not None
+    sources.get_files("toy")
+    assert sources.find_local_files("toy") is not None
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_second_address_is_tried(monkeypatch, address):
 def test_failed_download_is_one_line_and_leaves_nothing(monkeypatch, cache, address, page, reason):
     declare(monkeypatch, address + page)
     with pytest.raises(DataError, match="could not be downloaded") as caught:
-        sources.get("toy")
+        sources.get_files("toy")
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
     assert nothing_left(cache)
@@ -183,7 +183,7 @@ def test_failed_download_is_one_line_and_leaves_nothing(monkeypatch, cache, addr
 def test_no_network(monkeypatch, cache):
     declare(monkeypatch, "http://127.0.0.1:9/table.csv")
     with pytest.raises(DataError, match="Check the network"):
-        sources.get("toy")
+        sources.get_files("toy")
     assert nothing_left(cache)
 
 
@@ -194,7 +194,7 @@ def test_full_disk(monkeypatch, cache, address):
     declare(monkeypatch, f"{address}/good.csv")
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(DataError, match=r"cannot be written: .*No space left"):
-        sources.get("toy")
+        sources.get_files("toy")
     assert nothing_left(cache)
 
 
@@ -202,10 +202,10 @@ def test_rows_only_digest_ignores_header_and_line_ends(monkeypatch, cache):
     declare(monkeypatch, rows_only=True, digest=hashlib.sha256(b"1,2\n3,4").hexdigest())
     cache.mkdir()
     (cache / "table.csv").write_bytes(b"x,label\r\n1,2\r\n3,4\r\n")
-    assert sources.read("toy")
+    assert sources.read_texts("toy")
     (cache / "table.csv").write_bytes(b"a,b\n1,2\n3,5\n")
     with pytest.raises(DataError, match="damaged"):
-        sources.read("toy")
+        sources.read_texts("toy")
 
 
 @pytest.mark.parametrize("page", ["/large.csv", "/large.zip#large.csv"])
@@ -213,7 +213,7 @@ def test_a_download_ends_at_the_limit(monkeypatch, cache, address, page):
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "100000")
     declare(monkeypatch, address + page)
     with pytest.raises(DataError, match=r"could not be downloaded .*would take about"):
-        sources.get("toy")
+        sources.get_files("toy")
     assert nothing_left(cache)
 
 
@@ -223,4 +223,4 @@ def test_a_packed_file_is_unpacked_up_to_the_limit_only(monkeypatch, cache):
     cache.mkdir()
     (cache / "table.csv").write_bytes(gzip.compress(bytes(10_000_000)))
     with pytest.raises(TooLargeError, match=r"table\.csv"):
-        sources.read("toy")
+        sources.read_texts("toy")

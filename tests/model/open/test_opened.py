@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.tables.dataset import Dataset, limited
+from neuronfair.domain.tables.dataset import Dataset, limit_domain
 from neuronfair.errors import ModelError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.encoding import TableEncoding
@@ -77,7 +77,7 @@ def test_a_function_is_given_a_table_without_them(outside):
     older = torch.from_numpy(np.asarray(outside.domain.to_table(outside.rows)["age"]) > 40)
     assert torch.equal(opened.model.scores(outside.rows)[:, 0], older.double())
     # It is known by its answers, which do not depend on what it is not given.
-    fewer = limited(outside.domain.with_sensitive("age"), list(seen))
+    fewer = limit_domain(outside.domain.with_sensitive("age"), list(seen))
     kept = [outside.domain.column(name) for name in fewer.names]
     assert wrap_model(decide, fewer, outside.rows[:, kept]).fingerprint == opened.fingerprint
 

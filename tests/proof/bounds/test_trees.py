@@ -61,7 +61,7 @@ def random_forest(seed: int, count: int, depth: int, outputs: int, link: Link) -
             inner = node < 2**depth - 1 and (node == 0 or draws.random() < 0.9)
             column = int(draws.integers(0, TOWN))
             size = DOMAIN.attributes[column].size
-            ordered = DOMAIN.attributes[column].ordered
+            ordered = DOMAIN.attributes[column].is_ordered
             some = range(draws.integers(1, size)) if ordered else np.flatnonzero(draws.random(size) < 0.5).tolist()
             feature.append(column if inner else -1)
             sets.append(set(some))

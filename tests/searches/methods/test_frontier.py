@@ -102,7 +102,7 @@ def test_the_ends_of_a_linear_network_are_predicted_exactly(domain):
     rows = networks.uniform_rows(domain, 50)
     state = measured(context, rows)
     weights = margin_weights_of(context, rows)
-    for column in domain.free.nonzero()[:, 0].tolist():
+    for column in domain.changeable.nonzero()[:, 0].tolist():
         codes = torch.randint(domain.attributes[column].size, (50, 1), generator=generator)
         high, low, _ = Frontier()._predicted(context, state, torch.full((50, 1), column), codes)
         moved = rows.clone()

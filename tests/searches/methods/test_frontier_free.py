@@ -12,7 +12,7 @@ from sklearn.tree import DecisionTreeClassifier
 from neuronfair import BlackBox, Decision, TableDomain, evaluate, search, wrap_model
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.draws import Draws
-from neuronfair.domain.population.model import OwnPopulation
+from neuronfair.domain.population.model import UserPopulation
 from neuronfair.errors import ModelError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.searches.config import SearchConfig
@@ -254,7 +254,7 @@ def test_two_sensitive_attributes_are_no_obstacle():
 def test_people_of_a_sampler_have_no_number_for_each_attribute():
     wide = replace(DOMAIN, attributes=(*DOMAIN.attributes, *(Attribute(n, "ordinal", low=0, high=9) for n in "efg")))
     rows = networks.uniform_rows(wide, 300)
-    own = OwnPopulation.of(wide, rows)
+    own = UserPopulation.of(wide, rows)
     config = SearchConfig("frontier-free", seeds=10, steps=40, global_steps=5, plausible=0.1, controls=False)
     found = search(BlackBox(margins, wide), wide, rows, config, population=own).findings
     assert len(found) > 0

@@ -15,7 +15,7 @@ import msgspec
 
 from neuronfair.audits.report.attribute import AttributeReport, Conclusion, RateOf
 from neuronfair.audits.report.counterfactual import Interval
-from neuronfair.domain.schema.column_types import LeftOut
+from neuronfair.domain.schema.column_types import ExcludedColumn
 from neuronfair.errors import DataError
 from neuronfair.model.decision import Scale
 
@@ -141,7 +141,7 @@ class DataReport:
     classes: tuple[str, ...] = ()  # classes of the target
     favourable: str | None = None  # the favourable outcome
     domain_inferred: bool = False  # whether the domain was inferred from the data set
-    left_out: tuple[LeftOut, ...] = ()  # columns that are not used, and why
+    left_out: tuple[ExcludedColumn, ...] = ()  # columns that are not used, and why
     population: PopulationReport | None = None  # null in older audits
 
 

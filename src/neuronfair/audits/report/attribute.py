@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval
-from neuronfair.domain.population.plausible import PLAUSIBLE
+from neuronfair.domain.population.plausible import MIN_PLAUSIBILITY
 from neuronfair.formatting import POPULATIONS, Population, likelihood, listing, plural
 from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, ProofReport
 
@@ -296,7 +296,7 @@ class Finding:
 
     @property
     def _person_is_plausible(self) -> bool:
-        return self.plausibility is None or self.plausibility >= PLAUSIBLE
+        return self.plausibility is None or self.plausibility >= MIN_PLAUSIBILITY
 
     @property
     def plausibility_text(self) -> str:

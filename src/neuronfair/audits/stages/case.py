@@ -18,9 +18,9 @@ from neuronfair.audits.report.attribute import (
     Note,
     RateOf,
 )
-from neuronfair.domain.draws import random_order
+from neuronfair.domain.draws import draw_order
 from neuronfair.domain.population.model import PopulationModel
-from neuronfair.domain.population.plausible import PLAUSIBLE, plausible, plausible_twins
+from neuronfair.domain.population.plausible import MIN_PLAUSIBILITY, keep_plausible, with_plausible_twins
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import FLIPS
@@ -86,7 +86,7 @@ class AttributeCase:
         """The domain whose people are compared with plausible twins only; itself where nothing is known of them."""
         if self.population is None or self.domain.twinning != FLIPS:
             return self.domain
-        return plausible_twins(self.domain, self.population, self.data.rows)
+        return with_plausible_twins(self.domain, self.population, self.data.rows)
 
     @cached_property
     def plausible_records(self) -> tuple[TableDomain, Tensor]:
@@ -94,7 +94,7 @@ class AttributeCase:
         if self.population is None:
             return self.domain, self.domain.clip(self.data.rows[:NEAR])
         # Of all records: the first ones need not be plausible.
-        inside = plausible(self.pair_domain, self.population, PLAUSIBLE, self.domain.clip(self.data.rows))
+        inside = keep_plausible(self.pair_domain, self.population, MIN_PLAUSIBILITY, self.domain.clip(self.data.rows))
         return inside, inside.records[:NEAR]
 
     def rate(
@@ -153,7 +153,7 @@ class AttributeCase:
     def plausible(self, rows: Tensor) -> Tensor:
         """Return for each row whether it is plausible: bool, (n,); all are without a population model."""
         known = self.plausibility(rows)
-        return torch.ones(len(rows), dtype=torch.bool, device=rows.device) if known is None else known >= PLAUSIBLE
+        return torch.ones(len(rows), dtype=torch.bool, device=rows.device) if known is None else known >= MIN_PLAUSIBILITY
 
     @cached_property
     def interpreted_rows(self) -> Tensor:
@@ -161,7 +161,7 @@ class AttributeCase:
         rows, most = self.data.rows, max(FEWEST, READ // len(self.domain.sensitive_values))
         if len(rows) <= most:
             return rows
-        order = random_order(len(rows), self.seed)
+        order = draw_order(len(rows), self.seed)
         return rows[order[:most].to(rows.device)]
 
     @cached_property

@@ -15,7 +15,7 @@ from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.stages.search import evaluated_pairs
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import counterfactual_report
-from neuronfair.domain.draws import random_order
+from neuronfair.domain.draws import draw_order
 from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
@@ -69,7 +69,7 @@ def begin_counterfactuals(
     """
     rows, most = case.data.in_compared_groups.rows, LEARNED if leads else SECONDARY
     if len(rows) > most:
-        rows = rows[random_order(len(rows), case.seed)[:most].to(rows.device)]
+        rows = rows[draw_order(len(rows), case.seed)[:most].to(rows.device)]
     try:
         return case.counterfactual_test(rows, settings.choose_counterfactual_settings(case.samples, leads=leads))
     except DomainError as error:

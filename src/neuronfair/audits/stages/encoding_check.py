@@ -12,7 +12,7 @@ from torch import Tensor
 
 from neuronfair.audits.report import EncodingCheckReport, EncodingLevel
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.draws import random_order
+from neuronfair.domain.draws import draw_order
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.formatting import percent
 from neuronfair.measure.rate import Rate
@@ -38,7 +38,7 @@ _TURN = "Check encode, center, scale, the order of attributes and values, and th
 def check_encoding(opened_model: OpenedModel, data: Dataset) -> EncodingCheckReport:
     """Return whether the inputs seem to be encoded as in training: ok, suspicious or wrong, and the metrics."""
     decision = opened_model.decision
-    order = random_order(len(data), 0)[:ROWS]
+    order = draw_order(len(data), 0)[:ROWS]
     data = data.take(order.to(data.rows.device))
     with uncounted(opened_model.model):
         records = prepare_records(opened_model, data)
@@ -121,7 +121,7 @@ def _of_order(report: EncodingCheckReport, opened_model: OpenedModel, data: Data
     The labels confirm it if the model fits them about as well as a forest does, clearly worse once a sensitive column
     changes places with another of its kind, and not better once two others do.
     """
-    if not opened_model.by_position or not data.inferred or data.ordered:
+    if not opened_model.by_position or not data.inferred or data.inputs_in_order:
         return report
     order = ",".join(data.domain.names)
     if report.level == "wrong":
@@ -171,9 +171,9 @@ def _exchangeable(opened_model: OpenedModel, data: Dataset) -> tuple[str, str] |
 
 def _alike(one: Attribute, other: Attribute) -> bool:
     """Return whether a model of numbers could be given one attribute in the place of another: flags, or numbers."""
-    if one.points == 2 or other.points == 2:
-        return one.points == other.points
-    return one.ordered and other.ordered and not one.values and not other.values
+    if one.grid_size == 2 or other.grid_size == 2:
+        return one.grid_size == other.grid_size
+    return one.is_ordered and other.is_ordered and not one.values and not other.values
 
 
 def _below(fit: Fit, forest: tuple[float, float], part: float) -> float:

@@ -21,16 +21,16 @@ from neuronfair.audits.report.attribute import (
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import direction
-from neuronfair.domain.draws import random_order
+from neuronfair.domain.draws import draw_order
 from neuronfair.domain.population.model import (
-    OwnPopulation,
+    UserPopulation,
     PopulationModel,
     PopulationQuality,
     fit_population,
 )
-from neuronfair.domain.population.plausible import PLAUSIBLE, plausible
-from neuronfair.domain.rules import excluded_labels
-from neuronfair.domain.schema.infer import SMALL_GROUP_RECORDS, SMALL_GROUP_SHARE, suggested
+from neuronfair.domain.population.plausible import MIN_PLAUSIBILITY, keep_plausible
+from neuronfair.domain.rules import find_excluded_labels
+from neuronfair.domain.schema.infer import SMALL_GROUP_RECORDS, SMALL_GROUP_SHARE, suggest_favourable
 from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import NeuronFairError
@@ -58,8 +58,8 @@ def fit_plausible_population(
     if own is None:
         model = fit_population(data.domain, data.rows, seed=seed, progress=progress)
     else:
-        model = OwnPopulation.of(data.domain, own.to(data.rows.device), seed=seed)
-    plausible(data.domain, model, PLAUSIBLE, data.domain.clip(data.rows))
+        model = UserPopulation.of(data.domain, own.to(data.rows.device), seed=seed)
+    keep_plausible(data.domain, model, MIN_PLAUSIBILITY, data.domain.clip(data.rows))
     return model
 
 
@@ -90,7 +90,7 @@ def population_report(
     if model is None:
         return PopulationReport("none", rows, f"There are no realistic synthetic records. {why}")
     kept = f" The searches kept to records at or above the {percent(least)} likelihood percentile." if least else ""
-    if isinstance(model, OwnPopulation):
+    if isinstance(model, UserPopulation):
         text = f"Realistic synthetic records are those of the population that was given.{kept}"
         return PopulationReport("own", rows, text, least=least)
     text, known = "Realistic synthetic records are drawn from a model of the data set", quality()
@@ -122,7 +122,7 @@ def measure_rates(case: AttributeCase, audit: AttributeAudit, progress: Progress
         audit.add_rate(phrases.rate_of(rate), losers)
     audit.note(*_small_groups(case))
     rates = audit.report.rates
-    if rates.table is not None and rates.plausible is not None and not isinstance(case.population, OwnPopulation):
+    if rates.table is not None and rates.plausible is not None and not isinstance(case.population, UserPopulation):
         audit.report = replace(
             audit.report, rates=replace(rates, plausible=widen_interval(rates.plausible, rates.table))
         )
@@ -151,7 +151,7 @@ def _small_groups(case: AttributeCase) -> tuple[Note, ...]:
         if not attribute.values:
             continue
         counts = torch.bincount(case.data.rows[:, column].clamp(0, attribute.size - 1), minlength=attribute.size)
-        without = excluded_labels(domain.rules, attribute.name)
+        without = find_excluded_labels(domain.rules, attribute.name)
         for label, count in zip(attribute.values, counts.tolist(), strict=True):
             shown = f"{attribute.name} {label} ({plural(count, 'record')})"
             if label in without:
@@ -179,7 +179,7 @@ def _rounding(case: AttributeCase) -> tuple[Note, ...]:
     notes = []
     if records.reason:
         notes.append(Note("empty-cells", f"In the data set, {records.reason}.", "Fill them as your own program does."))
-    order = random_order(len(case.data), case.seed)[:MAX_ROUNDED_RECORDS]
+    order = draw_order(len(case.data), case.seed)[:MAX_ROUNDED_RECORDS]
     chosen = order.to(case.data.rows.device)
     grid = score_in_batches(case.model, case.data.rows[chosen]).double()
     other = int(case.decision.differ(grid, records.model.scores(records.data.rows[chosen])).sum())
@@ -223,7 +223,7 @@ def favourable_missing(figure: str, target: Target | None, favourable: str | Non
         return (
             f"{needs}, and the data set has no target with classes. Name the target, and favourable, in a domain file"
         )
-    guess = suggested(target.column, classes)
+    guess = suggest_favourable(target.column, classes)
     hint = f"; probably '{guess}'" if guess is not None else ""
     names = listing([f"'{name}'" for name in classes])
     return f"{needs}. Set --favourable, or favourable in the domain file, to one of {names}{hint}"

@@ -27,7 +27,7 @@ from neuronfair.audits.report.attribute import (
 from neuronfair.audits.stages.case import NEAR, AttributeAudit, AttributeCase
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import direction
-from neuronfair.domain.draws import random_order
+from neuronfair.domain.draws import draw_order
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
 from neuronfair.measure.diversity import count_regions, mean_distance, measure_coverage
@@ -187,7 +187,7 @@ def select_worst(case: AttributeCase, candidates: Candidates) -> tuple[Selection
     rank = torch.where(case.plausible(worst.rows) & flips_plausibly(case, worst.rows), (~worst.is_record).long(), 2)
     worst = worst.take(order[rank[order].argsort(stable=True)])
     worst = worst.take(_first_indices(domain.key(worst.rows))[:MAX_WORST_FINDINGS])
-    changed = (worst.rows != worst.goals) & domain.free
+    changed = (worst.rows != worst.goals) & domain.changeable
     return worst, [row.nonzero()[:, 0].tolist() for row in changed]
 
 
@@ -259,10 +259,10 @@ def _select_records(case: AttributeCase, limit: int) -> Selection:
 def _find_nearest(domain: TableDomain, rows: Tensor, table: Tensor) -> Tensor:
     """Return for each row the record that differs least, sensitive attributes apart: (n, d)."""
     distance = torch.zeros(len(rows), len(table), device=rows.device)
-    for column in domain.free.nonzero()[:, 0].tolist():
+    for column in domain.changeable.nonzero()[:, 0].tolist():
         difference = rows[:, column, None] - table[None, :, column]
         attribute = domain.attributes[column]
-        step = difference.abs() / max(1, attribute.points - 1) if attribute.ordered else (difference != 0).float()
+        step = difference.abs() / max(1, attribute.grid_size - 1) if attribute.is_ordered else (difference != 0).float()
         if attribute.empty is not None:  # an empty cell is as far from each number
             is_single = (rows[:, column, None] == attribute.empty) != (table[None, :, column] == attribute.empty)
             step = torch.where(is_single, 1.0, step)
@@ -431,7 +431,7 @@ def find_subgroups(case: AttributeCase, audit: AttributeAudit, progress: Progres
         return
     if case.pair_domain is not case.domain:  # the rate of the same people, compared with plausible twins only
         rate = case.rate(case.population or "domain", case.pair_domain)
-    rows = rows[random_order(len(rows), case.seed)[:MAX_RULE_FINDINGS].to(rows.device)]
+    rows = rows[draw_order(len(rows), case.seed)[:MAX_RULE_FINDINGS].to(rows.device)]
     try:
         groups = learn_subgroups(
             case.model,

@@ -31,7 +31,7 @@ from neuronfair.audits.report.counterfactual import (
     ResolvingAttribute,
     SensitivityReport,
 )
-from neuronfair.domain.attribute import Attribute, causal_graph
+from neuronfair.domain.attribute import Attribute, find_parents
 from neuronfair.domain.population.plausible import PlausibleTwins
 from neuronfair.domain.population.trees import parents_from_graph
 from neuronfair.domain.table import TableDomain
@@ -155,7 +155,7 @@ def finding(
     changed = changes(domain, pair.row, pair.twin)
     moved = {domain.column(change.attribute) for change in changed}
     both = [c for c in domain.sensitive_columns if table[domain.names[c]][0] == table[domain.names[c]][1]]
-    named = sorted([*both, *[c for c in columns if bool(domain.free[c]) and c not in moved][:NAMED]])
+    named = sorted([*both, *[c for c in columns if bool(domain.changeable[c]) and c not in moved][:NAMED]])
     one, other = decision_phrase(domain, decision, pair.scores, pair.twin_scores)
     quote = "" if decision.kind == "tolerance" else "'"
     who = person(domain, row, [domain.names[c] for c in named], len(table) - len(changed) - len(named))
@@ -203,7 +203,7 @@ def condition(domain: TableDomain, cut: Cut) -> Condition:
     codes = cut.table.nonzero()[:, 0].tolist()
     if attribute.values or codes[0] == attribute.empty:
         return Condition(attribute.name, values=tuple(attribute.value(code) for code in codes))
-    low, high = codes[0] > 0, codes[-1] < attribute.points - 1
+    low, high = codes[0] > 0, codes[-1] < attribute.grid_size - 1
     return Condition(
         attribute.name,
         min=attribute.value(codes[0]) if low else None,
@@ -214,7 +214,7 @@ def condition(domain: TableDomain, cut: Cut) -> Condition:
 def _condition_text(attribute: Attribute, cut: Cut) -> str:
     codes = cut.table.nonzero()[:, 0].tolist()
     name = spell(attribute.name)
-    if attribute.values and not (attribute.ordered and len(codes) > 2):
+    if attribute.values and not (attribute.is_ordered and len(codes) > 2):
         labels = [str(attribute.value(code)) for code in codes]
         return f"{name} {' or '.join([', '.join(labels[:-1]), labels[-1]] if len(labels) > 1 else labels)}"
     low, high = attribute.value(codes[0]), attribute.value(codes[-1])
@@ -222,7 +222,7 @@ def _condition_text(attribute: Attribute, cut: Cut) -> str:
         return f"{name} {low}"
     if codes[0] == 0:
         return f"{name} at most {high}"
-    return f"{name} at least {low}" if codes[-1] == attribute.points - 1 else f"{name} {low} to {high}"
+    return f"{name} at least {low}" if codes[-1] == attribute.grid_size - 1 else f"{name} {low} to {high}"
 
 
 def subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
@@ -315,7 +315,7 @@ def _losers(attributes: Sequence[Attribute], sides: Sequence[Count]) -> tuple[st
                 found.append(f"{spell(attribute.name)} {attribute.group_name(code)}")
         elif losses.total() and gains.total():
             means = [sum(code * n for code, n in part.items()) / part.total() for part in (losses, gains)]
-            if abs(means[0] - means[1]) >= CLEAR * (attribute.points - 1):
+            if abs(means[0] - means[1]) >= CLEAR * (attribute.grid_size - 1):
                 found.append(f"{'lower' if means[0] < means[1] else 'higher'} {spell(attribute.name)}")
     return tuple(found)
 
@@ -368,7 +368,7 @@ def counterfactual_report(
 
 def assumptions(domain: TableDomain) -> Assumptions:
     """Return what a user declared about causes: a graph, attributes that the group does not change, or nothing."""
-    if causal_graph(domain.attributes) is not None:
+    if find_parents(domain.attributes) is not None:
         return "graph declared"
     return (
         "held fixed" if any(a.fixed for a in domain.attributes if a.name not in domain.sensitive) else "none declared"
@@ -418,14 +418,14 @@ def _sensitivity(domain: TableDomain, found: Sensitivity | None) -> SensitivityR
 
 def _graph(domain: TableDomain) -> tuple[str, ...]:
     """Return the declared causal graph, a line for each attribute; nothing where none is declared."""
-    if causal_graph(domain.attributes) is None:
+    if find_parents(domain.attributes) is None:
         return ()
     return tuple(f"{a.name} <- {', '.join(a.causes or ())}".rstrip() for a in domain.attributes)
 
 
 def _graph_note(domain: TableDomain) -> str:
     """Return that by the declared graph nothing that twins may change depends on the group; empty if something does."""
-    parents = causal_graph(domain.attributes)
+    parents = find_parents(domain.attributes)
     if parents is None:
         return ""
     moved = set(domain.sensitive_columns)
@@ -490,7 +490,7 @@ def _differs(domain: TableDomain, rows: Tensor, column: int, left_out: Sequence[
     """Return how the groups of a data set differ in an attribute that twins keep; empty cells do not count."""
     attribute = domain.attributes[column]
     numbers, codes = domain.combinations.number(rows), domain.clip(rows)[:, column]
-    there = codes < attribute.points
+    there = codes < attribute.grid_size
     known = {
         _group(domain, values): codes[there & (numbers == i)].double()
         for i, values in enumerate(domain.sensitive_values.tolist())

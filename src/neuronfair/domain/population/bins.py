@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.population.trees import branch_taken
+from neuronfair.domain.population.trees import take_rows
 
 MAX_BINS = 64  # bins of a column, before rules split them
 MIN_RECORDS_PER_BIN = 30  # on average
@@ -54,25 +54,25 @@ class Bins:
 
     def bins_of(self, codes: Tensor) -> Tensor:
         """Return the bin of each code: (n,)."""
-        return branch_taken(self.bin_of_run, self.runs_of(codes))
+        return take_rows(self.bin_of_run, self.runs_of(codes))
 
     def code_at(self, bins: Tensor, u: Tensor) -> Tensor:
         """Return the codes at quantiles u of their bins, numbers in [0, 1): (n,)."""
         by_bin, ends, before = self._mass
         run = torch.searchsorted(ends, bins + u, right=True).clamp(max=len(ends) - 1)
-        first, last = branch_taken(self._span, bins).unbind(1)
+        first, last = take_rows(self._span, bins).unbind(1)
         run = torch.minimum(torch.maximum(run, first), last)  # rounding may lead to the next bin
-        begin = branch_taken(before, run)
-        share = (bins + u - begin) / (branch_taken(ends, run) - begin).clamp(min=1e-300)
-        run = branch_taken(by_bin, run)
-        length = branch_taken(self.lengths, run)
-        return branch_taken(self.starts, run) + torch.minimum((share.clamp(0, 1) * length).long(), length - 1)
+        begin = take_rows(before, run)
+        share = (bins + u - begin) / (take_rows(ends, run) - begin).clamp(min=1e-300)
+        run = take_rows(by_bin, run)
+        length = take_rows(self.lengths, run)
+        return take_rows(self.starts, run) + torch.minimum((share.clamp(0, 1) * length).long(), length - 1)
 
     def share_of(self, codes: Tensor, u: Tensor) -> Tensor:
         """Return the quantile of a code in its bin, u of the way from its begin to its end: inverse of `code_at`."""
         run = self.runs_of(codes)
-        before, mass = branch_taken(self._within, run).unbind(1)
-        return (before + (codes - branch_taken(self.starts, run) + u) / branch_taken(self.lengths, run) * mass).clamp(
+        before, mass = take_rows(self._within, run).unbind(1)
+        return (before + (codes - take_rows(self.starts, run) + u) / take_rows(self.lengths, run) * mass).clamp(
             0, 1
         )
 
@@ -105,9 +105,9 @@ class Bins:
     def of(cls, attribute: Attribute, codes: Numbers, class_of: Numbers | None, max_bins: int) -> Bins:
         """Return the bins of a column with these codes."""
         values, counts = np.unique(codes, return_counts=True)
-        if attribute.ordered:
-            first = _reaching(_first_values(values, counts, max_bins), values[-1] + 1, attribute.points)
-            cuts = [np.array([0, attribute.points]), first, values, values + 1]
+        if attribute.is_ordered:
+            first = _extend_bins(_find_first_values(values, counts, max_bins), values[-1] + 1, attribute.grid_size)
+            cuts = [np.array([0, attribute.grid_size]), first, values, values + 1]
             if class_of is not None:
                 cuts.append(np.flatnonzero(np.diff(class_of)) + 1)
             starts = np.unique(np.concatenate(cuts))
@@ -130,12 +130,12 @@ class Bins:
         bins = number[bins.ravel()]
         records = np.zeros(len(starts))
         records[np.searchsorted(starts, values)] = counts
-        chance = _within(bins, records, lengths)
+        chance = _fit_chances(bins, records, lengths)
         parts = (starts, lengths, bins, chance, classes[np.sort(first_runs)])
         return cls(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))
 
 
-def _first_values(values: Numbers, counts: Numbers, max_bins: int) -> Numbers:
+def _find_first_values(values: Numbers, counts: Numbers, max_bins: int) -> Numbers:
     """Return the first values of bins with about equally many records; a frequent value has its own bin."""
     total = counts.sum()
     quantile = (max_bins * (counts.cumsum() - counts / 2) / total).astype(np.int64)
@@ -145,14 +145,14 @@ def _first_values(values: Numbers, counts: Numbers, max_bins: int) -> Numbers:
     return values[new]
 
 
-def _reaching(first: Numbers, end: int, points: int) -> Numbers:
+def _extend_bins(first: Numbers, end: int, points: int) -> Numbers:
     """Return the bins with two more on either side of the values seen: one as wide as its neighbour, and the rest."""
     ends = np.append(first, end)
     near = [2 * ends[0] - ends[1], 2 * end - ends[-2]]
     return np.unique(np.clip(np.concatenate([ends, near]), 0, points))
 
 
-def _within(bins: Numbers, records_of_run: npt.NDArray[np.float64], lengths: Numbers) -> npt.NDArray[np.float64]:
+def _fit_chances(bins: Numbers, records_of_run: npt.NDArray[np.float64], lengths: Numbers) -> npt.NDArray[np.float64]:
     """Return the log probability of a code of each run, given its bin."""
     records, codes = np.bincount(bins, records_of_run), np.bincount(bins, lengths)
     seen_once = np.bincount(bins, records_of_run == 1)
@@ -161,7 +161,7 @@ def _within(bins: Numbers, records_of_run: npt.NDArray[np.float64], lengths: Num
     return np.log((new / codes)[bins] + ((1 - new) / np.maximum(records, 1))[bins] * records_of_run)
 
 
-def most_bins(records: int) -> int:
+def find_max_bins(records: int) -> int:
     """Return how many bins a column may have in a table with so many records."""
     return max(2, min(MAX_BINS, records // MIN_RECORDS_PER_BIN))
 
@@ -169,7 +169,7 @@ def most_bins(records: int) -> int:
 MIDDLE = 0.5  # the quantile of a typical record
 
 
-def drawn_bin(chances: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+def draw_bin(chances: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """Return the bins at quantiles u of distributions, and the quantiles within them: (n,) each.
 
     `chances` (n, bins) need not sum to one.
@@ -195,7 +195,7 @@ class Coupling:
     empty: int | None  # the bin of an empty cell that is a value of its own: the last
     chances: Tensor  # (distributions, bins)
 
-    def transported(self, codes: Tensor, own: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
+    def transport(self, codes: Tensor, own: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
         """Return the codes in the new distributions for codes in their own ones: (n,).
 
         `u` are the quantiles of the records among those with the same value, in [0, 1); without them every record is
@@ -215,13 +215,13 @@ class Coupling:
 
     def _kept(self, codes: Tensor, own: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
         bins = self.bins.bins_of(codes)
-        leaves, at = _who_leaves(_cell(self.chances, own, bins), _cell(self.chances, new, bins), u)
+        leaves, at = _find_leavers(_take_cells(self.chances, own, bins), _take_cells(self.chances, new, bins), u)
         leaves = leaves.nonzero()[:, 0]
-        more = (branch_taken(self.chances, new[leaves]) - branch_taken(self.chances, own[leaves])).clamp(min=0)
+        more = (take_rows(self.chances, new[leaves]) - take_rows(self.chances, own[leaves])).clamp(min=0)
         if u is None:
             goal = more.argmax(1)
         else:
-            goal, at = drawn_bin(more, at[leaves])
+            goal, at = draw_bin(more, at[leaves])
         at = torch.full_like(goal, MIDDLE, dtype=torch.float64) if u is None else at
         return codes.index_copy(0, leaves, self.bins.code_at(goal, at))
 
@@ -231,7 +231,7 @@ class Coupling:
             at = torch.full_like(codes, MIDDLE, dtype=torch.float64) if u is None else u
             return self._at_rank(new, self._rank(codes, bins, own, at))
         full, (old_chance, new_chance) = bins != self.empty, self.chances[:, self.empty][torch.stack([own, new])]
-        leaves, at = _who_leaves(
+        leaves, at = _find_leavers(
             torch.where(full, 1 - old_chance, old_chance), torch.where(full, 1 - new_chance, new_chance), u
         )
         rank = torch.where(full, self._rank(codes, bins.clamp(max=self.empty - 1), own, at), at)
@@ -239,16 +239,16 @@ class Coupling:
         return torch.where(full != leaves, number, self.bins.size - 1)
 
     def _rank(self, codes: Tensor, bins: Tensor, cells: Tensor, at: Tensor) -> Tensor:
-        before, chance = (_cell(table, cells, bins) for table in self._numbers[:2])
+        before, chance = (_take_cells(table, cells, bins) for table in self._numbers[:2])
         return before + chance * self.bins.share_of(codes, at)
 
     def _at_rank(self, cells: Tensor, rank: Tensor) -> Tensor:
         """Return the number at a rank of a distribution."""
         before, chance, stacked, span = self._numbers
-        first, last = branch_taken(span, cells).unbind(1)
+        first, last = take_rows(span, cells).unbind(1)
         bins = torch.searchsorted(stacked, cells + rank, right=True) - cells * before.shape[1]
         bins = torch.minimum(torch.maximum(bins, first), last)  # rounding may lead to the next distribution
-        share = (rank - _cell(before, cells, bins)) / _cell(chance, cells, bins).clamp(min=1e-300)
+        share = (rank - _take_cells(before, cells, bins)) / _take_cells(chance, cells, bins).clamp(min=1e-300)
         return self.bins.code_at(bins, share.clamp(0, 1))
 
     @cached_property
@@ -266,12 +266,12 @@ class Coupling:
         return ends - chances, chances, stacked.view(-1), span
 
 
-def _cell(table: Tensor, line: Tensor, bins: Tensor) -> Tensor:
+def _take_cells(table: Tensor, line: Tensor, bins: Tensor) -> Tensor:
     """Return table[line, bin], faster."""
-    return branch_taken(table.view(-1), line * table.shape[1] + bins)
+    return take_rows(table.view(-1), line * table.shape[1] + bins)
 
 
-def _who_leaves(old_chance: Tensor, new_chance: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
+def _find_leavers(old_chance: Tensor, new_chance: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return which records leave a value whose probability changes, and their quantiles among those that do or stay."""
     stay = (new_chance / old_chance).clamp(max=1)
     if u is None:

@@ -10,19 +10,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neuronfair.domain.attribute import causal_graph
-from neuronfair.domain.draws import Draws, random_order
+from neuronfair.domain.attribute import find_parents
+from neuronfair.domain.draws import Draws, draw_order
 from neuronfair.domain.population.bins import Coupling
 from neuronfair.domain.population.latent import Latent, fit_latent
-from neuronfair.domain.population.model import PopulationLayout, TablePopulation, grown
-from neuronfair.domain.population.trees import branch_taken, on_device
+from neuronfair.domain.population.model import PopulationLayout, TablePopulation, grow_population
+from neuronfair.domain.population.trees import take_rows, to_device
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.twins import TwinRows, key_coefficients
+from neuronfair.domain.twins import TwinRows, weigh_columns
 from neuronfair.errors import DomainError
 from neuronfair.formatting import listing
 
-AT_ONCE = 1 << 16  # counterfactual twins in one batch: bounds the memory
-DRAWS = 32  # counterfactual twins of one record in each other group
+BATCH_TWINS = 1 << 16  # counterfactual twins in one batch: bounds the memory
+DRAWS_PER_RECORD = 32  # counterfactual twins of one record in each other group
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,37 +30,37 @@ class CounterfactualTwins:
     """Counterfactual twins from a model of the data set, whose first columns are the sensitive ones."""
 
     population: TablePopulation
-    kept: frozenset[int]  # columns that are held fixed
+    fixed_columns: frozenset[int]  # columns that are held fixed
     groups: Tensor  # (combinations,) bool: those with enough records
     latent: Latent  # the shifts of ordered columns
     key_has_group: bool = True  # a record of another group is a different record, with other twins
 
     def columns(self, domain: TableDomain) -> tuple[int, ...]:
         """Return the positions of the attributes in which a counterfactual twin may differ."""
-        return tuple(column for column in range(len(domain.attributes)) if column not in self.kept)
+        return tuple(column for column in range(len(domain.attributes)) if column not in self.fixed_columns)
 
     def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows:
         """Return the typical counterfactual twin of each row in every other group, and whether it exists."""
-        return self.transported(domain, rows, domain.combinations.others)
+        return self.transport(domain, rows, domain.combinations.others)
 
     def member(self, domain: TableDomain, rows: Tensor, number: Tensor) -> Tensor:
         """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order."""
         chosen = number.nonzero()[:, 0]
         members = rows.clone()
-        members[chosen] = self.transported(domain, rows[chosen], number[chosen, None]).rows[:, 0]
+        members[chosen] = self.transport(domain, rows[chosen], number[chosen, None]).rows[:, 0]
         return members
 
-    def drawn(self, domain: TableDomain, rows: Tensor, draws: int = DRAWS) -> Iterator[TwinRows]:
+    def draw(self, domain: TableDomain, rows: Tensor, draws: int = DRAWS_PER_RECORD) -> Iterator[TwinRows]:
         """Yield random draws of each row's counterfactual twins, in the shape of `twins`.
 
         The draws of a record do not depend on the other rows. They are a Kronecker sequence (steps of the square root
         of a different prime for each column), so that a few draws give nearly the mean of all.
         """
         numbers, ahead = Draws(0, "counterparts"), domain.combinations.others
-        parts = [self._own_group(domain, part) for part in torch.split(rows, _at_once(ahead))]
-        keys = key_coefficients([attribute.size for attribute in domain.attributes]).to(rows.device)
-        steps = torch.tensor(_primes(len(domain.attributes)), dtype=torch.float64, device=rows.device).sqrt()
-        draws_at_once = max(1, _at_once(ahead) // max(1, len(rows)))  # draws, of a table of few records
+        parts = [self._own_group(domain, part) for part in torch.split(rows, _batch_size(ahead))]
+        keys = weigh_columns([attribute.size for attribute in domain.attributes]).to(rows.device)
+        steps = torch.tensor(_find_primes(len(domain.attributes)), dtype=torch.float64, device=rows.device).sqrt()
+        draws_at_once = max(1, _batch_size(ahead) // max(1, len(rows)))  # draws, of a table of few records
         for start in range(0, draws, draws_at_once):
             times, twin_parts = range(start, min(draws, start + draws_at_once)), []
             for records in parts:
@@ -68,33 +68,33 @@ class CounterfactualTwins:
                 first = numbers.uniform(0, person, len(domain.attributes), use="place")
                 u = [(first + t * steps) % 1 for t in times]
                 twin_parts.append(self._transported(domain, records.repeated(len(times)), ahead, torch.cat(u)))
-            twin_rows = _joined(twin_parts)
+            twin_rows = _join_twins(twin_parts)
             size = (len(times), len(rows), len(ahead))
             for twins, valid in zip(twin_rows.rows.view(*size, rows.shape[1]), twin_rows.valid.view(size), strict=True):
                 yield TwinRows(twins, valid)
 
-    def transported(self, domain: TableDomain, rows: Tensor, ahead: Tensor, u: Tensor | None = None) -> TwinRows:
+    def transport(self, domain: TableDomain, rows: Tensor, ahead: Tensor, u: Tensor | None = None) -> TwinRows:
         """Return each row in the groups that are `ahead` combinations after its own, (k,) or (n, k): (n, k, d).
 
         `u` are the quantiles of the records among those with the same value, (n, d) in [0, 1); without them twins are
         the typical ones, in the middle.
         """
-        return _joined(
+        return _join_twins(
             self._transported(
                 domain,
                 self._own_group(domain, rows[part]),
                 ahead if ahead.ndim == 1 else ahead[part],
                 None if u is None else u[part],
             )
-            for part in torch.split(torch.arange(len(rows), device=rows.device), _at_once(ahead))
+            for part in torch.split(torch.arange(len(rows), device=rows.device), _batch_size(ahead))
         )
 
     def to(self, device: torch.device) -> CounterfactualTwins:
         """Return the same on another device."""
-        groups, latent = self.groups.to(device), on_device(self.latent, device)
+        groups, latent = self.groups.to(device), to_device(self.latent, device)
         return replace(self, population=self.population.to(device), groups=groups, latent=latent)
 
-    def _transported(self, domain: TableDomain, records: _OwnGroup, ahead: Tensor, u: Tensor | None) -> TwinRows:
+    def _transported(self, domain: TableDomain, records: _Records, ahead: Tensor, u: Tensor | None) -> TwinRows:
         population, combinations = self.population, domain.combinations
         goals = combinations.ahead(records.codes, ahead)
         modelled = self.groups[combinations.number(goals)] & self.groups[combinations.number(records.codes)][:, None]
@@ -123,33 +123,33 @@ class CounterfactualTwins:
             exists = exists & population.advance(column, bins, progress.states)
         return TwinRows(codes.view(goals.shape), exists.view(modelled.shape))
 
-    def _moved_by_coupling(self, column: int, records: _OwnGroup, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
+    def _moved_by_coupling(self, column: int, records: _Records, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
         """Return the twins whose distribution of a column differs from their record's, and their new values."""
         new = self._cells(column, progress.bins, progress.states)
-        own = branch_taken(records.cells[column], progress.record_of)
+        own = take_rows(records.cells[column], progress.record_of)
         moved = (own != new).nonzero()[:, 0]
-        record = branch_taken(progress.record_of, moved)
-        old_codes = branch_taken(records.codes[:, column], record)
-        transported = self.couplings[column].transported(
-            old_codes, branch_taken(own, moved), branch_taken(new, moved), progress.at(column, record)
+        record = take_rows(progress.record_of, moved)
+        old_codes = take_rows(records.codes[:, column], record)
+        transported = self.couplings[column].transport(
+            old_codes, take_rows(own, moved), take_rows(new, moved), progress.at(column, record)
         )
         return moved, transported
 
-    def _moved_by_shift(self, column: int, records: _OwnGroup, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
+    def _moved_by_shift(self, column: int, records: _Records, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
         """Return the twins whose expected score or residuals of a column differ, and their new values."""
         shift, latent = self.latent.shifts[column], self.latent
         mean = shift.mean(progress.group, progress.scores, progress.bins)
-        new, spread = latent.leaves(column, mean, progress.bins), branch_taken(shift.spread, progress.group)
-        of_records = (records.cells[column], records.means[column], branch_taken(shift.spread, records.group))
-        own, own_mean, own_spread = (branch_taken(part, progress.record_of) for part in of_records)
+        new, spread = latent.leaves(column, mean, progress.bins), take_rows(shift.spread, progress.group)
+        of_records = (records.cells[column], records.means[column], take_rows(shift.spread, records.group))
+        own, own_mean, own_spread = (take_rows(part, progress.record_of) for part in of_records)
         moved = ((own != new) | (mean != own_mean) | (spread != own_spread)).nonzero()[:, 0]
-        record = branch_taken(progress.record_of, moved)
-        old_codes = branch_taken(records.codes[:, column], record)
+        record = take_rows(progress.record_of, moved)
+        old_codes = take_rows(records.codes[:, column], record)
         rest = latent.within(column, old_codes, own_mean[moved], own_spread[moved], progress.at(column, record))
-        rest = latent.transported(column, rest, own[moved], new[moved])
+        rest = latent.transport_residuals(column, rest, own[moved], new[moved])
         return moved, latent.code(column, mean[moved] + spread[moved] * rest)
 
-    def _own_group(self, domain: TableDomain, rows: Tensor) -> _OwnGroup:
+    def _own_group(self, domain: TableDomain, rows: Tensor) -> _Records:
         """Return the records with the distributions that all draws of their twins share."""
         records = domain.clip(rows)
         bins = torch.cat([self.population.binned(records)[0], records.new_zeros(1, len(records))])
@@ -163,7 +163,7 @@ class CounterfactualTwins:
             elif column in self.couplings:
                 cells[column] = self._cells(column, bins, states)
             self.population.advance(column, bins, states)
-        return _OwnGroup(records, bins, cells, scores, group, means)
+        return _Records(records, bins, cells, scores, group, means)
 
     def _cells(self, column: int, bins: Tensor, states: Tensor) -> Tensor:
         """Return the number of each row's distribution of a column: by its leaf, and by what the rules allow."""
@@ -171,7 +171,7 @@ class CounterfactualTwins:
         if column not in self.population.steps:
             return leaves
         sets, number = self._allowed[column]
-        return leaves * len(sets) + branch_taken(number, states[self.population.steps[column].group])
+        return leaves * len(sets) + take_rows(number, states[self.population.steps[column].group])
 
     @cached_property
     def moving(self) -> frozenset[int]:
@@ -187,7 +187,7 @@ class CounterfactualTwins:
                     *shift.parents,
                     *(sensitive if shift.by_group else ()),
                 }
-            if column not in self.kept | moving and (parents & moving or (step and step.group in tied)):
+            if column not in self.fixed_columns | moving and (parents & moving or (step and step.group in tied)):
                 moving.add(column)
             if step and column in moving:
                 tied.add(step.group)
@@ -205,7 +205,7 @@ class CounterfactualTwins:
             allowed = self._allowed[column][0][:, bins.classes]
             chances = (chances[:, None] * allowed).flatten(0, 1)
             chances = chances / chances.sum(1, keepdim=True).clamp(min=1e-300)
-        return Coupling(bins, attribute.ordered, None if attribute.empty is None else len(bins) - 1, chances)
+        return Coupling(bins, attribute.is_ordered, None if attribute.empty is None else len(bins) - 1, chances)
 
     @cached_property
     def _allowed(self) -> dict[int, tuple[Tensor, Tensor]]:
@@ -214,7 +214,7 @@ class CounterfactualTwins:
         return {column: torch.unique(step.follow >= 0, dim=0, return_inverse=True) for column, step in steps.items()}
 
 
-class _OwnGroup(NamedTuple):
+class _Records(NamedTuple):
     """Records, and their distributions in their own group."""
 
     codes: Tensor  # (n, d), valid
@@ -224,11 +224,11 @@ class _OwnGroup(NamedTuple):
     group: Tensor  # (n,) the number of the combination of sensitive values
     means: dict[int, Tensor]  # of each column that shifts, the expected score: (n,)
 
-    def repeated(self, times: int) -> _OwnGroup:
+    def repeated(self, times: int) -> _Records:
         """Return the records several times, one copy after the other."""
         cells, means = ({c: part.repeat(times) for c, part in parts.items()} for parts in (self.cells, self.means))
         codes, group = self.codes.repeat(times, 1), self.group.repeat(times)
-        return _OwnGroup(codes, self.bins.repeat(1, times), cells, self.scores.repeat(1, times), group, means)
+        return _Records(codes, self.bins.repeat(1, times), cells, self.scores.repeat(1, times), group, means)
 
 
 class _TwinsInProgress(NamedTuple):
@@ -243,11 +243,11 @@ class _TwinsInProgress(NamedTuple):
 
     def at(self, column: int, record: Tensor) -> Tensor | None:
         """Return the quantiles of some records among those with the same value; None: in the middle."""
-        return None if self.u is None else branch_taken(self.u[:, column], record)
+        return None if self.u is None else take_rows(self.u[:, column], record)
 
 
 @lru_cache(maxsize=8)
-def _primes(count: int) -> tuple[int, ...]:
+def _find_primes(count: int) -> tuple[int, ...]:
     primes: list[int] = []
     number = 2
     while len(primes) < count:
@@ -257,11 +257,11 @@ def _primes(count: int) -> tuple[int, ...]:
     return tuple(primes)
 
 
-def _at_once(ahead: Tensor) -> int:
-    return max(1, AT_ONCE // max(1, ahead.shape[-1]))
+def _batch_size(ahead: Tensor) -> int:
+    return max(1, BATCH_TWINS // max(1, ahead.shape[-1]))
 
 
-def _joined(parts: Iterable[TwinRows]) -> TwinRows:
+def _join_twins(parts: Iterable[TwinRows]) -> TwinRows:
     rows, valid = zip(*parts, strict=True)
     return TwinRows(torch.cat(rows), torch.cat(valid))
 
@@ -278,7 +278,7 @@ def fit_counterfactuals(
     model or of the causal graph (`causes`). Groups of a few records are left out, unless `groups` are given. Fewer than
     two groups, or no attribute that may move with the group, are an error.
     """
-    kept = kept_columns(domain)
+    kept = find_fixed_columns(domain)
     sensitive = domain.sensitive_columns
     if domain.has_bands:
         raise DomainError(f"{domain.name}: bands of a sensitive attribute are for the attribute-flip test only")
@@ -292,22 +292,22 @@ def fit_counterfactuals(
         counts = torch.bincount(domain.combinations.number(records), minlength=len(domain.sensitive_values))
         groups = counts >= MIN_GROUP_RECORDS
         if int(groups.sum()) < 2:
-            raise DomainError(f"{domain.name}: {_too_few(domain, counts)}")
+            raise DomainError(f"{domain.name}: {_describe_groups(domain, counts)}")
     first = [*domain.sensitive, *(domain.names[column] for column in sorted(kept))]
-    causes = causal_graph(domain.attributes)
+    causes = find_parents(domain.attributes)
     names = domain.sensitive if causes is not None else first
     layout = PopulationLayout.of(domain, records, seed=seed, first=names, causes=causes)
-    shifted = _shifting_columns(domain, layout, kept)
+    shifted = _find_shifting(domain, layout, kept)
     latent = fit_latent(layout, domain, records, groups, shifted, from_graph=causes is not None, seed=seed)
-    population = grown(domain, layout, significant_only=True, alone={*shifted, *sensitive, *kept})
-    return CounterfactualTwins(population, kept, groups, on_device(latent, domain.device))
+    population = grow_population(domain, layout, significant_only=True, alone={*shifted, *sensitive, *kept})
+    return CounterfactualTwins(population, kept, groups, to_device(latent, domain.device))
 
 
-def _shifting_columns(domain: TableDomain, layout: PopulationLayout, kept: Collection[int]) -> frozenset[int]:
+def _find_shifting(domain: TableDomain, layout: PopulationLayout, kept: Collection[int]) -> frozenset[int]:
     """Return the columns that shift: ordered, not named by a rule, and without empty cells as a value of their own."""
     tied = {column for group in layout.tied for column in group.columns}
     free = set(range(len(domain.attributes))) - tied - {*kept, *domain.sensitive_columns}
-    return frozenset(c for c in free if domain.attributes[c].ordered and domain.attributes[c].empty is None)
+    return frozenset(c for c in free if domain.attributes[c].is_ordered and domain.attributes[c].empty is None)
 
 
 def with_counterfactuals(domain: TableDomain, counterfactuals: CounterfactualTwins) -> TableDomain:
@@ -315,17 +315,17 @@ def with_counterfactuals(domain: TableDomain, counterfactuals: CounterfactualTwi
     return replace(domain, twinning=counterfactuals)
 
 
-def shuffled_groups(domain: TableDomain, rows: Tensor, seed: int) -> tuple[TableDomain, Tensor]:
+def shuffle_groups(domain: TableDomain, rows: Tensor, seed: int) -> tuple[TableDomain, Tensor]:
     """Return a table whose groups are shuffled among its records, and a domain without rules on the group."""
     columns = list(domain.sensitive_columns)
     free = replace(domain, rules=tuple(r for r in domain.rules if not {*r.when, *r.then} & set(domain.sensitive)))
-    order = random_order(len(rows), seed).to(rows.device)
+    order = draw_order(len(rows), seed).to(rows.device)
     shuffled = domain.clip(rows)
     shuffled[:, columns] = shuffled[order][:, columns]
     return free, shuffled
 
 
-def kept_columns(domain: TableDomain) -> frozenset[int]:
+def find_fixed_columns(domain: TableDomain) -> frozenset[int]:
     """Return the positions of the attributes that are held fixed: fixed or legitimate, and not sensitive."""
     return frozenset(
         column
@@ -334,7 +334,7 @@ def kept_columns(domain: TableDomain) -> frozenset[int]:
     )
 
 
-def _too_few(domain: TableDomain, counts: Tensor) -> str:
+def _describe_groups(domain: TableDomain, counts: Tensor) -> str:
     sizes = sorted(((int(n), i) for i, n in enumerate(counts.tolist()) if n), reverse=True)[:4]
     columns = [domain.attributes[c] for c in domain.sensitive_columns]
     values = domain.sensitive_values.tolist()

@@ -19,13 +19,13 @@ from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.population.bins import Bins, Coupling, most_bins
+from neuronfair.domain.population.bins import Bins, Coupling, find_max_bins
 from neuronfair.domain.population.model import PopulationLayout
-from neuronfair.domain.population.trees import ChanceForest, ChanceTree, SplitOrder, TreeTarget, branch_taken, grow
+from neuronfair.domain.population.trees import ChanceForest, ChanceTree, SplitOrder, TreeTarget, take_rows, grow_tree
 from neuronfair.domain.table import TableDomain
 
 MIN_RANK = 1e-6  # distance of ranks from 0 and 1: scores stay within 4.8
-REST_STEPS, REST_REACH = 128, 8  # codes of a residual per standard deviation, and deviations on either side
+RESIDUAL_STEPS, RESIDUAL_REACH = 128, 8  # codes of a residual per standard deviation, and deviations on either side
 MAX_TABLED_CODES = 4_096  # codes of a column whose scores are computed once
 EM_ROUNDS = 8  # of the EM algorithm
 CUT_MARGIN = 1e-6  # distance of cuts from frequent expected scores: rounding moves no record across
@@ -34,11 +34,11 @@ NARROW_CELL, MIN_CHANCE = (
     1e-12,
 )  # width of a cell that is replaced by its middle, and the smallest probability of one
 SCORE_KNOTS = (-1.0, 0.0, 1.0)  # scores at which a slope may change
-REST_BINS, SCORE_CUTS = 16, 15  # bins of the residuals, and cuts of the expected score, in a tree
+RESIDUAL_BINS, SCORE_CUTS = 16, 15  # bins of the residuals, and cuts of the expected score, in a tree
 MAIN_PENALTY = 1e-3  # penalty of the slopes of other columns, per record
 PENALTIES = (1e-3, 1e-2, 0.1, 1.0, 10.0)  # of changes of slope and of differences between the groups
 MAX_TERMS = 200  # of a regression; with more, slopes do not depend on the group
-REST_GRID = Attribute("rest", "ordinal", high=2 * REST_STEPS * REST_REACH)
+RESIDUAL_GRID = Attribute("rest", "ordinal", high=2 * RESIDUAL_STEPS * RESIDUAL_REACH)
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
@@ -57,12 +57,12 @@ class GroupShift:
 
     def mean(self, group: Tensor, scores: Tensor, bins: Tensor) -> Tensor:
         """Return the expected score of rows: their groups (n,), scores (d, n) and bins of nominal columns (d, n)."""
-        total = branch_taken(self.level, group)
+        total = take_rows(self.level, group)
         for column in self.parents:
             if column in self.labels:
-                total = total + branch_taken(self.labels[column], bins[column])
+                total = total + take_rows(self.labels[column], bins[column])
             else:
-                slopes = branch_taken(self.slopes[:, column], group).unbind(1)
+                slopes = take_rows(self.slopes[:, column], group).unbind(1)
                 total = total + slopes[0] * scores[column]
                 for knot, slope in zip(SCORE_KNOTS, slopes[1:], strict=True):
                     total = total + slope * (scores[column] - knot).clamp(min=0)
@@ -102,7 +102,7 @@ class Latent:
         if (column, at) not in self._tables:
             every = torch.arange(self.scales[column].bins.size, device=codes.device)
             self._tables[column, at] = self._computed_score(column, every, at)
-        return branch_taken(self._tables[column, at], codes)
+        return take_rows(self._tables[column, at], codes)
 
     def _computed_score(self, column: int, codes: Tensor, at: float) -> Tensor:
         score: Tensor = torch.special.ndtri(self.scales[column].rank(codes, at).clamp(MIN_RANK, 1 - MIN_RANK))
@@ -124,12 +124,12 @@ class Latent:
         bins[-1] = torch.bucketize(mean, self.shifts[column].cuts, right=True)
         return self.trees.leaves_of(column, bins)
 
-    def transported(self, column: int, had: Tensor, own: Tensor, new: Tensor) -> Tensor:
+    def transport_residuals(self, column: int, had: Tensor, own: Tensor, new: Tensor) -> Tensor:
         """Return the residuals that keep their rank in another leaf."""
-        code = ((had + REST_REACH) * REST_STEPS).clamp(0, REST_GRID.points - 1)
+        code = ((had + RESIDUAL_REACH) * RESIDUAL_STEPS).clamp(0, RESIDUAL_GRID.grid_size - 1)
         whole_code = code.long()
-        coupled = self._couplings[column].transported(whole_code, own, new, code - whole_code)
-        return torch.where(own == new, had, (coupled + 0.5) / REST_STEPS - REST_REACH)
+        coupled = self._couplings[column].transport(whole_code, own, new, code - whole_code)
+        return torch.where(own == new, had, (coupled + 0.5) / RESIDUAL_STEPS - RESIDUAL_REACH)
 
     def code(self, column: int, scores: Tensor) -> Tensor:
         """Return the codes of some scores."""
@@ -140,7 +140,7 @@ class Latent:
         return {c: Coupling(shift.rest, True, None, self.trees.table(c)) for c, shift in self.shifts.items()}
 
 
-def scale(bins: Bins, bins_of_records: Numbers) -> Coupling:
+def fit_scale(bins: Bins, bins_of_records: Numbers) -> Coupling:
     """Return the distribution of an ordered column over all records, from their bins."""
     counts = torch.from_numpy(np.bincount(bins_of_records, minlength=len(bins)).astype(np.float64))
     return Coupling(bins, True, None, ((counts + 0.5 / len(counts)) / (counts.sum() + 0.5))[None])
@@ -226,7 +226,7 @@ def fit_shift(
     mean, spread, gram = np.zeros(len(low)), np.ones(len(low)), np.zeros(0)
     size = np.bincount(regression.group, minlength=regression.groups)
     for _ in range(EM_ROUNDS):
-        middle, variance = _truncated((low - mean) / spread, (high - mean) / spread)
+        middle, variance = _truncated_moments((low - mean) / spread, (high - mean) / spread)
         score = mean + spread * middle
         gram = gram if gram.size else regression.penalised(score)
         coefficients = np.linalg.solve(gram, regression.terms.T @ score).astype(np.float64)
@@ -239,7 +239,7 @@ def fit_shift(
     return coefficients, spreads, mean, rest
 
 
-def _truncated(low: Floats, high: Floats) -> tuple[Floats, Floats]:
+def _truncated_moments(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     """Return mean and variance of a standard normal distribution truncated to intervals."""
     mass = ndtr(high) - ndtr(low)
     wide = (high - low > NARROW_CELL) & (mass > MIN_CHANCE)
@@ -250,16 +250,16 @@ def _truncated(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     return np.where(wide, mean, (low + high) / 2), np.where(wide, np.clip(variance, 0, 1), 0.0)
 
 
-def rest_tree(
+def grow_residual_tree(
     rest: Floats, expected: Numbers, bins: Numbers, orders: Sequence[SplitOrder], sample: Numbers
 ) -> tuple[Bins, ChanceTree]:
     """Return the bins of residuals, and a tree of their dependence on columns and on the expected score."""
-    codes = np.clip((rest + REST_REACH) * REST_STEPS, 0, REST_GRID.points - 1).astype(np.int64)
-    rest_bins = Bins.of(REST_GRID, codes, None, min(REST_BINS, most_bins(len(codes))))
+    codes = np.clip((rest + RESIDUAL_REACH) * RESIDUAL_STEPS, 0, RESIDUAL_GRID.grid_size - 1).astype(np.int64)
+    rest_bins = Bins.of(RESIDUAL_GRID, codes, None, min(RESIDUAL_BINS, find_max_bins(len(codes))))
     target, d = rest_bins.bins_of(torch.from_numpy(codes)).numpy(), bins.shape[1]
     orders = [*orders, SplitOrder(d + 1, np.arange(SCORE_CUTS + 1, dtype=np.float64))]
     own = TreeTarget(d, len(rest_bins), ordered=True)
-    return rest_bins, grow(np.column_stack([bins, target, expected]), own, orders, sample, significant_only=True)
+    return rest_bins, grow_tree(np.column_stack([bins, target, expected]), own, orders, sample, significant_only=True)
 
 
 def fit_latent(
@@ -278,15 +278,15 @@ def fit_latent(
     where the causal graph says so.
     """
     rng = np.random.default_rng([seed, *b"latent"])  # independent of a table that was made with the same seed
-    ordered = [c for c, a in enumerate(domain.attributes) if a.ordered and a.empty is None]
-    scales = {c: scale(layout.columns[c], layout.bins[:, c]) for c in ordered}
-    plain = Latent(scales, {}, ChanceForest.of([_root(bins) for bins in layout.columns]))
+    ordered = [c for c, a in enumerate(domain.attributes) if a.is_ordered and a.empty is None]
+    scales = {c: fit_scale(layout.columns[c], layout.bins[:, c]) for c in ordered}
+    plain = Latent(scales, {}, ChanceForest.of([_make_root(bins) for bins in layout.columns]))
     codes, scores = records.cpu(), plain.scores(records.cpu()).numpy().T
     number = domain.combinations.number(records).cpu().numpy()
-    shifts, trees = dict[int, GroupShift](), [_root(bins) for bins in layout.columns]
+    shifts, trees = dict[int, GroupShift](), [_make_root(bins) for bins in layout.columns]
     for column in (c for c in layout.after if c in shifted):
         earlier = [int(c) for c in layout.after[column]]
-        key = _groups(domain, modelled, earlier if from_graph else domain.sensitive_columns)
+        key = _find_groups(domain, modelled, earlier if from_graph else domain.sensitive_columns)
         bin_counts = {
             c: 0 if c in scales else len(layout.columns[c]) for c in earlier if c not in domain.sensitive_columns
         }
@@ -296,16 +296,16 @@ def fit_latent(
         cuts = np.quantile(mean, np.arange(1, SCORE_CUTS + 1) / (SCORE_CUTS + 1)) - CUT_MARGIN
         at, own = np.flatnonzero(np.isin(regression.known, layout.sample)), layout.bins[regression.known]
         expected = np.searchsorted(cuts, mean, side="right")
-        bins, trees[column] = rest_tree(rest, expected, own, layout.split_candidates(domain, column), at)
+        bins, trees[column] = grow_residual_tree(rest, expected, own, layout.split_candidates(domain, column), at)
         shifts[column] = regression.shift(coefficients, spreads, key, cuts, bins)
     return Latent(scales, shifts, ChanceForest.of(trees))
 
 
-def _root(bins: Bins) -> ChanceTree:
+def _make_root(bins: Bins) -> ChanceTree:
     return ChanceTree(np.array([-1]), (np.zeros(0, dtype=np.int64),), np.full((1, len(bins)), 1 / len(bins)))
 
 
-def _groups(domain: TableDomain, modelled: Tensor, columns: Collection[int]) -> Numbers:
+def _find_groups(domain: TableDomain, modelled: Tensor, columns: Collection[int]) -> Numbers:
     """Return the group of each combination of sensitive values if only some columns count; -1 where unknown."""
     positions = [i for i, column in enumerate(domain.sensitive_columns) if column in columns]
     values, large = domain.sensitive_values[:, positions].cpu().numpy(), modelled.cpu().numpy()

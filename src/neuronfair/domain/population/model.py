@@ -17,20 +17,20 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.draws import random_order
-from neuronfair.domain.population.bins import Bins, drawn_bin, most_bins
+from neuronfair.domain.draws import draw_order
+from neuronfair.domain.population.bins import Bins, draw_bin, find_max_bins
 from neuronfair.domain.population.trees import (
     ChanceForest,
     SplitOrder,
     TreeTarget,
-    branch_taken,
-    drawn_after,
-    grow,
-    on_device,
+    take_rows,
+    order_columns,
+    grow_tree,
+    to_device,
     parents_from_graph,
-    split_candidates,
+    find_splits,
 )
-from neuronfair.domain.rules import CompletionStep, RuleBook, RuleGroup, completion_steps
+from neuronfair.domain.rules import CompletionStep, RuleBook, RuleGroup, make_completion_steps
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import Sheet
 from neuronfair.domain.tables.dataset import read_table
@@ -38,11 +38,11 @@ from neuronfair.domain.tables.files import read_sheet
 from neuronfair.errors import DataError, DomainError, one_line
 
 FOLDS = 5  # parts of the table, each of which is scored by a model of the others
-SCORED = 2_000  # records that are scored at least: the first percentile is then known to a fifth of a percent
-CELLS = 400_000  # of the records with which trees are grown, in all columns together
+MIN_SCORED = 2_000  # records that are scored at least: the first percentile is then known to a fifth of a percent
+MAX_SAMPLE_CELLS = 400_000  # of the records with which trees are grown, in all columns together
 MIN_RECORDS, MAX_RECORDS = 2_000, 10_000  # of these records
-AT_ONCE = 16_384  # rows drawn in one batch: bounds the memory
-EQUAL = 0.1  # nats: records whose log-likelihoods differ by less count as equally likely
+BATCH_ROWS = 16_384  # rows drawn in one batch: bounds the memory
+EQUAL_NATS = 0.1  # nats: records whose log-likelihoods differ by less count as equally likely
 
 
 class PopulationModel(Protocol):
@@ -79,13 +79,13 @@ class TablePopulation:
         return len(self.bins)
 
     def rows_at(self, u: Tensor) -> Tensor:
-        return torch.cat([self._rows_at(part) for part in torch.split(u, AT_ONCE)])
+        return torch.cat([self._rows_at(part) for part in torch.split(u, BATCH_ROWS)])
 
     def _rows_at(self, u: Tensor) -> Tensor:
         rows = torch.empty(u.shape, dtype=torch.int64, device=u.device)
         bins, states = rows.new_zeros(len(self.bins) + 1, len(u)), rows.new_zeros(self.groups, len(u))
         for column in self.order:
-            bins[column], within = drawn_bin(self._chances(column, bins, states), u[:, column])
+            bins[column], within = draw_bin(self._chances(column, bins, states), u[:, column])
             rows[:, column] = self.bins[column].code_at(bins[column], within)
             self.advance(column, bins, states)
         return rows
@@ -101,7 +101,7 @@ class TablePopulation:
         states = rows.new_zeros(self.groups, len(rows))
         valid = ((rows >= 0) & (rows < self.domain.sizes)).all(1)
         for column, step in self.steps.items():
-            mass = branch_taken(self._class_mass[column], leaves[column])
+            mass = take_rows(self._class_mass[column], leaves[column])
             total -= (mass * step.allowed(states[step.group])).sum(1).log()
             valid &= self.advance(column, bins, states)
         return total.masked_fill(~valid, -torch.inf)
@@ -112,13 +112,13 @@ class TablePopulation:
         Equally likely records count half, so that the percentile of held-out real records is uniform.
         """
         score = self.log_likelihood(rows)
-        less = torch.searchsorted(self.reference, score - EQUAL)
-        more = torch.searchsorted(self.reference, score + EQUAL, right=True)
+        less = torch.searchsorted(self.reference, score - EQUAL_NATS)
+        more = torch.searchsorted(self.reference, score + EQUAL_NATS, right=True)
         return (less + more).double() / (2 * len(self.reference))
 
     def to(self, device: str | torch.device) -> TablePopulation:
         """Return this population with its tables on another device."""
-        bins, trees, reference = on_device((self.bins, self.trees, self.reference), device)
+        bins, trees, reference = to_device((self.bins, self.trees, self.reference), device)
         return replace(self, domain=self.domain.to(device), bins=bins, trees=trees, reference=reference)
 
     def binned(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,13 +128,13 @@ class TablePopulation:
         within = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
         for i, column in enumerate(self.bins):
             runs = column.runs_of(codes[:, i])
-            bins[i] = branch_taken(column.bin_of_run, runs)
-            within += branch_taken(column.chance, runs)
+            bins[i] = take_rows(column.bin_of_run, runs)
+            within += take_rows(column.chance, runs)
         return bins, within
 
     def _chances(self, column: int, bins: Tensor, states: Tensor) -> Tensor:
         """Return the unnormalised chances of a column's bins, 0 where no valid row can be completed: (n, bins)."""
-        chances = branch_taken(self.trees.table(column), self.trees.leaves_of(column, bins))
+        chances = take_rows(self.trees.table(column), self.trees.leaves_of(column, bins))
         if column in self.steps:
             step = self.steps[column]
             chances = chances * step.allowed(states[step.group])[:, self.bins[column].classes]
@@ -145,7 +145,7 @@ class TablePopulation:
         if column not in self.steps:
             return True
         step = self.steps[column]
-        state = step.follow[states[step.group], branch_taken(self.bins[column].classes, bins[column])]
+        state = step.follow[states[step.group], take_rows(self.bins[column].classes, bins[column])]
         states[step.group] = state.clamp(min=0)
         return state >= 0
 
@@ -157,7 +157,7 @@ class TablePopulation:
     @cached_property
     def steps(self) -> dict[int, CompletionStep]:
         """The allowed completions of each column that rules name."""
-        return completion_steps(self.tied, self.order, self.domain.device)
+        return make_completion_steps(self.tied, self.order, self.domain.device)
 
     @cached_property
     def _class_mass(self) -> dict[int, Tensor]:
@@ -181,8 +181,8 @@ def fit_population(
     if len(rows) == 0:
         raise DomainError(f"{domain.name}: a population needs people, and the table has no row")
     records = domain.clip(rows)
-    parts = random_order(len(records), seed).to(rows.device) % FOLDS
-    folds = min(FOLDS, len(records), math.ceil(FOLDS * SCORED / len(records)))
+    parts = draw_order(len(records), seed).to(rows.device) % FOLDS
+    folds = min(FOLDS, len(records), math.ceil(FOLDS * MIN_SCORED / len(records)))
     width = len(domain.attributes)
 
     def fit(part: Tensor, number: int) -> TablePopulation:
@@ -206,7 +206,7 @@ def fit_likelihood(
 
     `progress` is called with the number of columns fitted so far.
     """
-    return grown(domain, PopulationLayout.of(domain, records, seed=seed), progress=progress)
+    return grow_population(domain, PopulationLayout.of(domain, records, seed=seed), progress=progress)
 
 
 @dataclass(frozen=True)
@@ -237,16 +237,16 @@ class PopulationLayout:
         rows = records.cpu().numpy()
         tied = RuleBook(domain.attributes, domain.rules).tied
         classes = {c: k.numpy() for group in tied for c, k in zip(group.columns, group.class_of, strict=True)}
-        max_bins = most_bins(len(rows))
+        max_bins = find_max_bins(len(rows))
         columns = tuple(Bins.of(a, rows[:, i], classes.get(i), max_bins) for i, a in enumerate(domain.attributes))
         bins = np.stack([own.bins_of(torch.from_numpy(rows[:, i].copy())) for i, own in enumerate(columns)], 1)
         sizes = [len(p) for p in columns]
-        sample_size = min(max(MIN_RECORDS, CELLS // len(sizes)), MAX_RECORDS, len(rows))
+        sample_size = min(max(MIN_RECORDS, MAX_SAMPLE_CELLS // len(sizes)), MAX_RECORDS, len(rows))
         sample = np.sort(np.random.default_rng(seed).choice(len(rows), sample_size, replace=False))
         leading = [domain.column(name) for name in first]
-        ordered = [a.ordered for a in domain.attributes]
+        ordered = [a.is_ordered for a in domain.attributes]
         after = (
-            drawn_after(bins[sample], sizes, ordered, leading)
+            order_columns(bins[sample], sizes, ordered, leading)
             if causes is None
             else parents_from_graph(causes, leading)
         )
@@ -255,11 +255,11 @@ class PopulationLayout:
     def split_candidates(self, domain: TableDomain, column: int) -> list[SplitOrder]:
         """Return the orders in which the bins of the columns that a column may depend on can be split."""
         sizes = [len(bins) for bins in self.columns]
-        kinds = [(int(c), domain.attributes[c].ordered) for c in self.after[column]]
-        return [q for c, ordered in kinds for q in split_candidates(self.bins, sizes, c, column, ordered)]
+        kinds = [(int(c), domain.attributes[c].is_ordered) for c in self.after[column]]
+        return [q for c, ordered in kinds for q in find_splits(self.bins, sizes, c, column, ordered)]
 
 
-def grown(
+def grow_population(
     domain: TableDomain,
     layout: PopulationLayout,
     *,
@@ -275,8 +275,8 @@ def grown(
     trees = {}
     for column in layout.after:
         orders = [] if column in alone else layout.split_candidates(domain, column)
-        target = TreeTarget(column, len(layout.columns[column]), domain.attributes[column].ordered)
-        trees[column] = grow(layout.bins, target, orders, layout.sample, significant_only=significant_only)
+        target = TreeTarget(column, len(layout.columns[column]), domain.attributes[column].is_ordered)
+        trees[column] = grow_tree(layout.bins, target, orders, layout.sample, significant_only=significant_only)
         if progress:
             progress(len(trees))
     joined = ChanceForest.of([trees[column] for column in range(len(layout.columns))])
@@ -285,7 +285,7 @@ def grown(
     return replace(model.to(domain.device), domain=domain)
 
 
-COMPARED = 5_000  # records of each kind that the classifier sees
+MAX_COMPARED = 5_000  # records of each kind that the classifier sees
 AUC_FOLDS = 3
 
 
@@ -297,21 +297,21 @@ class PopulationQuality:
     auc: float  # the real-vs-synthetic AUC: 0.5 if the two cannot be told apart
 
 
-def population_quality(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> PopulationQuality | None:
+def measure_quality(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> PopulationQuality | None:
     """Return how well a model of these records describes held-out ones; None for fewer than ten."""
     if len(rows) < 10:
         return None
     records = domain.clip(rows)
-    order = random_order(len(records), seed).to(records.device)
+    order = draw_order(len(records), seed).to(records.device)
     cut = len(records) * 7 // 10
     model, held = fit_likelihood(domain, records[order[:cut]], seed=seed), records[order[cut:]]
-    drawn = model.sample(min(len(held), COMPARED), torch.Generator().manual_seed(seed + 1))
+    drawn = model.sample(min(len(held), MAX_COMPARED), torch.Generator().manual_seed(seed + 1))
     return PopulationQuality(float(model.log_likelihood(held).mean()), real_synthetic_auc(domain, held, drawn))
 
 
 def real_synthetic_auc(domain: TableDomain, real: Tensor, drawn: Tensor) -> float:
     """Return the ROC AUC with which boosted trees separate real records from drawn ones: 0.5 if they cannot."""
-    n = min(len(real), len(drawn), COMPARED)
+    n = min(len(real), len(drawn), MAX_COMPARED)
     return cross_validated_auc(domain.attributes, torch.cat([real[:n], drawn[:n]]), np.repeat([1, 0], n))
 
 
@@ -324,7 +324,7 @@ def cross_validated_auc(attributes: Sequence[Attribute], rows: Tensor, labels: n
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
-    nominal = [i for i, a in enumerate(attributes) if not a.ordered and a.size <= 255]
+    nominal = [i for i, a in enumerate(attributes) if not a.is_ordered and a.size <= 255]
     trees = HistGradientBoostingClassifier(
         max_iter=60, categorical_features=nominal, early_stopping=False, random_state=0
     )
@@ -340,14 +340,14 @@ SAMPLER_RECORDS = 50_000  # records drawn from a user's own sampler
 
 
 @dataclass(frozen=True)
-class OwnPopulation:
+class UserPopulation:
     """Records of the user's own sampler, with likelihoods from a model fitted to them."""
 
     rows: Tensor
     model: PopulationModel
 
     @classmethod
-    def of(cls, domain: TableDomain, rows: Tensor, *, seed: int = 0) -> OwnPopulation:
+    def of(cls, domain: TableDomain, rows: Tensor, *, seed: int = 0) -> UserPopulation:
         """Return the population of these records."""
         return cls(rows, fit_population(domain, rows, seed=seed))
 
@@ -368,7 +368,7 @@ class OwnPopulation:
         return self.model.plausibility(rows)
 
 
-def read_people(source: Any | Callable[[int], Any], domain: TableDomain) -> Tensor:
+def read_records(source: Any | Callable[[int], Any], domain: TableDomain) -> Tensor:
     """Return the valid records of a table, or of a function that draws a given number of records: (n, d).
 
     A table is a file, a DataFrame, or a mapping of columns, with the columns of the domain.

@@ -9,22 +9,22 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from neuronfair.domain.draws import random_order
+from neuronfair.domain.draws import draw_order
 from neuronfair.domain.population.model import PopulationModel, TablePopulation
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import FLIPS, Flips, TwinRows
 from neuronfair.errors import NeuronFairError
 
-PLAUSIBLE = 0.01  # the smallest likelihood percentile of a plausible record
-FITS = 0.02  # the smallest ratio of the likelihood of a twin's sensitive values, given its others, to the overall one
-CHECKED_ROWS = 200_000  # records from which the overall likelihood of sensitive values is computed, at most
-TRIES = 4  # records drawn for one row, of which the first plausible one is taken
+MIN_PLAUSIBILITY = 0.01  # the smallest likelihood percentile of a plausible record
+MIN_RATIO = 0.02  # the smallest ratio of the likelihood of a twin's sensitive values, given its others, to the overall one
+MAX_CHECKED_ROWS = 200_000  # records from which the overall likelihood of sensitive values is computed, at most
+TRIES_PER_ROW = 4  # records drawn for one row, of which the first plausible one is taken
 MIN_PLAUSIBLE_ROWS = 5  # plausible rows of the table that a search needs
-AT_ONCE = 1 << 20  # cells of rows that are scored in one batch: bounds the memory
+BATCH_CELLS = 1 << 20  # cells of rows that are scored in one batch: bounds the memory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plausible(TableDomain):
+class PlausibleDomain(TableDomain):
     """The plausible records of a domain: those whose likelihood percentile is `least` or more.
 
     A search stays within them: moves to other records are cut back, and random rows are drawn from the population.
@@ -36,13 +36,13 @@ class Plausible(TableDomain):
     records: Tensor = field(compare=False, repr=False)  # rows of the table that are plausible
 
     @property
-    def restricted(self) -> bool:
+    def is_restricted(self) -> bool:
         """Whether rows must keep more than the bounds of their codes: they must."""
         return True
 
-    def to(self, device: str | torch.device) -> Plausible:
+    def to(self, device: str | torch.device) -> PlausibleDomain:
         """Return this domain, its population and its records on another device."""
-        population, device = _moved(self.population, device), torch.device(device)
+        population, device = _move_population(self.population, device), torch.device(device)
         twinning, records = self.twinning.to(device), self.records.to(device)
         return replace(self, device=device, twinning=twinning, population=population, records=records)
 
@@ -50,7 +50,7 @@ class Plausible(TableDomain):
         """Return for each row whether it exists and is plausible: bool, (n,)."""
         accepted = super().valid(rows)
         chosen = accepted.nonzero()[:, 0]
-        for part in torch.split(chosen, max(1, AT_ONCE // rows.shape[1])):
+        for part in torch.split(chosen, max(1, BATCH_CELLS // rows.shape[1])):
             accepted[part] = self.population.plausibility(rows[part]) >= self.least
         return accepted
 
@@ -75,7 +75,7 @@ class Plausible(TableDomain):
         """Return for each attribute whether changing it alone to its new code is plausible: bool, (n, d)."""
         n, width = rows.shape
         can = torch.empty(n, width, dtype=torch.bool, device=rows.device)
-        size = max(1, AT_ONCE // width**2)
+        size = max(1, BATCH_CELLS // width**2)
         for start in range(0, n, size):
             part = slice(start, start + size)
             trials = rows[part, None].repeat(1, width, 1)
@@ -96,7 +96,7 @@ class Plausible(TableDomain):
     @property
     def draws_per_row(self) -> int:
         """How many random numbers `rows_at` takes for one row."""
-        return TRIES * self.population.draws_per_row + 1
+        return TRIES_PER_ROW * self.population.draws_per_row + 1
 
     def rows_at(self, u: Tensor) -> Tensor:
         """Return the plausible records at random places u: numbers in [0, 1), (n, draws_per_row).
@@ -116,20 +116,20 @@ class Plausible(TableDomain):
         return rows
 
 
-def plausible(domain: TableDomain, population: PopulationModel, least: float, rows: Tensor) -> Plausible:
+def keep_plausible(domain: TableDomain, population: PopulationModel, least: float, rows: Tensor) -> PlausibleDomain:
     """Return a domain with only the records whose likelihood percentile is `least` or more.
 
     A table with hardly any such record is an error.
     """
     settings = {part.name: getattr(domain, part.name) for part in fields(domain)}
-    inside = Plausible(**settings, population=population, least=least, records=rows)
+    inside = PlausibleDomain(**settings, population=population, least=least, records=rows)
     records = rows[inside.valid(rows)]
     if len(records) < MIN_PLAUSIBLE_ROWS:
         raise NeuronFairError(
             f"{domain.name}: {len(records):,} of {len(rows):,} rows of the table have a plausibility of {least:g} or "
             f"more, and {MIN_PLAUSIBLE_ROWS} are needed. Ask for less, or take a population that is like the table"
         )
-    return Plausible(**settings, population=population, least=least, records=records)
+    return PlausibleDomain(**settings, population=population, least=least, records=records)
 
 
 @dataclass(frozen=True)
@@ -147,31 +147,31 @@ class PlausibleTwins(Flips):
     def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows:
         """Return all k twins of each row; one that breaks a rule or is not plausible does not exist."""
         twins, valid = super().twins(domain, rows)
-        size = max(1, AT_ONCE // (twins.shape[1] + 1) // rows.shape[1])
+        size = max(1, BATCH_CELLS // (twins.shape[1] + 1) // rows.shape[1])
         parts = zip(torch.split(rows, size), torch.split(twins, size), strict=True)
         fits = [
-            _given_the_rest(domain, self.population, *part) - self.overall[_numbers(domain, part[0])] for part in parts
+            _likelihood(domain, self.population, *part) - self.overall[_members(domain, part[0])] for part in parts
         ]
-        return TwinRows(twins, valid & (torch.cat(fits)[:, 1:] >= math.log(FITS)))
+        return TwinRows(twins, valid & (torch.cat(fits)[:, 1:] >= math.log(MIN_RATIO)))
 
     def to(self, device: torch.device) -> Self:
         """Return the same on another device."""
-        return replace(self, population=_moved(self.population, device), overall=self.overall.to(device))
+        return replace(self, population=_move_population(self.population, device), overall=self.overall.to(device))
 
 
-def plausible_twins(domain: TableDomain, population: PopulationModel, rows: Tensor) -> TableDomain:
+def with_plausible_twins(domain: TableDomain, population: PopulationModel, rows: Tensor) -> TableDomain:
     """Return a domain with plausible twins only, given the rows of its table."""
-    max_rows = max(1, CHECKED_ROWS // len(domain.sensitive_values))
-    sample = rows[random_order(len(rows), 0)[:max_rows].to(rows.device)]
+    max_rows = max(1, MAX_CHECKED_ROWS // len(domain.sensitive_values))
+    sample = rows[draw_order(len(rows), 0)[:max_rows].to(rows.device)]
     sample = domain.clip(sample)
     overall = torch.zeros(len(domain.sensitive_values), dtype=torch.float64, device=rows.device)
-    for part in torch.split(sample, max(1, AT_ONCE // len(domain.sensitive_values) // rows.shape[1])):
-        likely = _given_the_rest(domain, population, part, FLIPS.twins(domain, part).rows).exp()
-        overall.index_add_(0, _numbers(domain, part).flatten(), likely.flatten())
+    for part in torch.split(sample, max(1, BATCH_CELLS // len(domain.sensitive_values) // rows.shape[1])):
+        likely = _likelihood(domain, population, part, FLIPS.twins(domain, part).rows).exp()
+        overall.index_add_(0, _members(domain, part).flatten(), likely.flatten())
     return replace(domain, twinning=PlausibleTwins(population=population, overall=(overall / len(sample)).log()))
 
 
-def _given_the_rest(domain: TableDomain, population: PopulationModel, rows: Tensor, twins: Tensor) -> Tensor:
+def _likelihood(domain: TableDomain, population: PopulationModel, rows: Tensor, twins: Tensor) -> Tensor:
     """Return the log likelihood of the sensitive values of each family member, given its other values: (n, 1 + k)."""
     family = torch.cat([rows[:, None], twins], 1)
     inside = family.flatten(0, 1).clamp(min=0).minimum(domain.sizes - 1)  # codes outside the bounds: the nearest inside
@@ -179,12 +179,12 @@ def _given_the_rest(domain: TableDomain, population: PopulationModel, rows: Tens
     return (score - score.logsumexp(1, keepdim=True)).nan_to_num(nan=-torch.inf)  # NaN: none of the family is valid
 
 
-def _numbers(domain: TableDomain, rows: Tensor) -> Tensor:
+def _members(domain: TableDomain, rows: Tensor) -> Tensor:
     """Return the number of each family member's combination of sensitive values: (n, 1 + k)."""
     count = len(domain.sensitive_values)
     return (domain.combinations.number(rows)[:, None] + torch.arange(count, device=rows.device)) % count
 
 
-def _moved(population: PopulationModel, device: str | torch.device) -> PopulationModel:
+def _move_population(population: PopulationModel, device: str | torch.device) -> PopulationModel:
     """Return a fitted population on another device; a user's own population stays as it is."""
     return population.to(device) if isinstance(population, TablePopulation) else population

@@ -23,7 +23,7 @@ Numbers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-def coarse(counts: Floats, ordered: bool, max_groups: int) -> Numbers:
+def coarsen(counts: Floats, ordered: bool, max_groups: int) -> Numbers:
     """Return a group for each bin, given how many records each has: at most `max_groups`.
 
     Ordered bins are grouped with their neighbours, so that groups have about equally many records; otherwise the
@@ -40,7 +40,7 @@ def coarse(counts: Floats, ordered: bool, max_groups: int) -> Numbers:
     return groups
 
 
-def information(bins: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) -> Floats:
+def find_information(bins: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) -> Floats:
     """Return the mutual information of each pair of columns in nats, without its expected bias: (d, d).
 
     Bins are grouped in wide tables, so that all pairs can be counted in products of matrices.
@@ -48,7 +48,7 @@ def information(bins: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) ->
     d, n = len(sizes), len(bins)
     max_groups = max(MIN_COARSE_BINS, COMPARED_BINS // d)
     groups = [
-        coarse(np.bincount(bins[:, c], minlength=size).astype(np.float64), ordered[c], max_groups)[bins[:, c]]
+        coarsen(np.bincount(bins[:, c], minlength=size).astype(np.float64), ordered[c], max_groups)[bins[:, c]]
         for c, size in enumerate(sizes)
     ]
     widths = np.array([group.max() + 1 for group in groups])
@@ -69,7 +69,7 @@ def information(bins: Numbers, sizes: Sequence[int], ordered: Sequence[bool]) ->
     return (shared + shared.T) / 2
 
 
-def drawn_after(
+def order_columns(
     bins: Numbers, sizes: Sequence[int], ordered: Sequence[bool], first: Sequence[int] = ()
 ) -> dict[int, Numbers]:
     """Return the columns in the order in which they are drawn, each with its most informative earlier columns.
@@ -80,7 +80,7 @@ def drawn_after(
     d = len(sizes)
     if d > MAX_COLUMNS_COMPARED:
         return {c: np.zeros(0, dtype=np.int64) for c in (*first, *(c for c in range(d) if c not in first))}
-    shared = information(bins[:COMPARED_RECORDS], sizes, ordered)
+    shared = find_information(bins[:COMPARED_RECORDS], sizes, ordered)
     order = list(first) or [int(shared.sum(0).argmax())]
     strongest = shared[order].max(0)
     strongest[order] = -1
@@ -114,7 +114,7 @@ class SplitOrder:
     scores: Floats  # (bins,)
 
 
-def split_candidates(bins: Numbers, sizes: Sequence[int], column: int, target: int, ordered: bool) -> list[SplitOrder]:
+def find_splits(bins: Numbers, sizes: Sequence[int], column: int, target: int, ordered: bool) -> list[SplitOrder]:
     """Return the orders in which a column's bins may be split to predict a target.
 
     The bins of a nominal column are ordered by the first two axes of correspondence analysis: bins with similar
@@ -163,16 +163,16 @@ class TreeTarget:
     ordered: bool
 
 
-def grow(
+def grow_tree(
     bins: Numbers, target: TreeTarget, orders: Sequence[SplitOrder], sample: Numbers, *, significant_only: bool = False
 ) -> ChanceTree:
     """Return the tree of a column, with splits from a sample of records, all or the significant ones only."""
     ends = (np.array([-1]), [np.zeros(0, dtype=np.int64)])
-    column, children = _splits(bins[sample], target, orders, significant_only) if orders else ends
-    return filled(bins, target.column, target.size, column, children)
+    column, children = _learn_splits(bins[sample], target, orders, significant_only) if orders else ends
+    return fill_tree(bins, target.column, target.size, column, children)
 
 
-def filled(bins: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> ChanceTree:
+def fill_tree(bins: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> ChanceTree:
     """Return a pruned tree with the distributions of all records.
 
     The shrinkage of a node towards its parent and the pruning maximise the leave-one-out likelihood, which counts give
@@ -181,16 +181,16 @@ def filled(bins: Numbers, target: int, size: int, column: Numbers, children: Seq
     parent = np.full(len(column), -1)
     for node, goes in enumerate(children):
         parent[goes] = node
-    counts = _counts(bins, target, size, column, children)
-    levels = _levels(parent)
+    counts = _count_records(bins, target, size, column, children)
+    levels = _find_levels(parent)
     for level in levels[:0:-1]:
         np.add.at(counts, parent[level], counts[level])
-    fits = [_pruned(counts, parent, levels, strength) for strength in SHRINKAGES]
+    fits = [_prune(counts, parent, levels, strength) for strength in SHRINKAGES]
     _, leaf, chances = max(fits, key=lambda fit: fit[0])
-    return _compact(column, children, leaf, chances)
+    return _cut_tree(column, children, leaf, chances)
 
 
-def _splits(
+def _learn_splits(
     bins: Numbers, target: TreeTarget, orders: Sequence[SplitOrder], significant_only: bool
 ) -> tuple[Numbers, list[Numbers]]:
     """Return a tree without distributions. A split must gain more than its parameters and the choice of it cost.
@@ -206,7 +206,7 @@ def _splits(
     max_groups = (
         target.size if significant_only else MAX_TARGET_GROUPS
     )  # with few groups random splits would cost too little
-    y = coarse(np.bincount(own, minlength=target.size).astype(np.float64), target.ordered, max_groups)[own]
+    y = coarsen(np.bincount(own, minlength=target.size).astype(np.float64), target.ordered, max_groups)[own]
     share = np.bincount(y) / len(y)
     share = share[share > 0]
     x = np.stack([q.scores[bins[:, q.column]] for q in orders], 1).astype(np.float32)
@@ -233,7 +233,7 @@ def _splits(
     return column, children
 
 
-def _counts(bins: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> Floats:
+def _count_records(bins: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> Floats:
     """Return how many records of each bin of the target end in each leaf: (nodes, bins)."""
     length = np.array([len(goes) for goes in children])
     base = length.cumsum() - length
@@ -248,14 +248,14 @@ def _counts(bins: Numbers, target: int, size: int, column: Numbers, children: Se
     return counts.reshape(-1, size).astype(np.float64)
 
 
-def _levels(parent: Numbers) -> list[Numbers]:
+def _find_levels(parent: Numbers) -> list[Numbers]:
     levels = [np.array([0])]
     while len(below := np.flatnonzero(np.isin(parent, levels[-1]))):
         levels.append(below)
     return levels
 
 
-def _pruned(
+def _prune(
     counts: Floats, parent: Numbers, levels: Sequence[Numbers], strength: float
 ) -> tuple[float, npt.NDArray[np.bool_], Floats]:
     """Return the leave-one-out likelihood of the best pruning, its leaves, and the distributions of all nodes."""
@@ -279,7 +279,7 @@ def _pruned(
     return float(value[0]), leaf, chances
 
 
-def _compact(column: Numbers, children: Sequence[Numbers], leaf: npt.NDArray[np.bool_], chances: Floats) -> ChanceTree:
+def _cut_tree(column: Numbers, children: Sequence[Numbers], leaf: npt.NDArray[np.bool_], chances: Floats) -> ChanceTree:
     """Return the tree without the nodes below these leaves."""
     nodes, waiting = [], [0]
     while waiting:
@@ -335,7 +335,7 @@ class ChanceForest:
 
     def log_chances(self, leaves: Tensor, bins: Tensor) -> Tensor:
         """Return the log probability of each column's bin in its leaf: (d, n)."""
-        return branch_taken(self._logs, self._starts[:, None] + leaves * self.widths[:, None] + bins[:-1])
+        return take_rows(self._logs, self._starts[:, None] + leaves * self.widths[:, None] + bins[:-1])
 
     def leaves_of(self, column: int, bins: Tensor) -> Tensor:
         """Return the leaf of a column's tree for rows, numbered within the tree: (n,)."""
@@ -346,10 +346,10 @@ class ChanceForest:
 
     def _below(self, nodes: Tensor, bins: Tensor) -> Tensor:
         n = bins.shape[1]
-        bins = branch_taken(
-            bins.view(-1), branch_taken(self.split_column, nodes) * n + torch.arange(n, device=nodes.device)
+        bins = take_rows(
+            bins.view(-1), take_rows(self.split_column, nodes) * n + torch.arange(n, device=nodes.device)
         )
-        return branch_taken(self.children, branch_taken(self.base, nodes) + bins)
+        return take_rows(self.children, take_rows(self.base, nodes) + bins)
 
     def table(self, column: int) -> Tensor:
         """Return the distributions of all nodes of a column's tree: (nodes, bins)."""
@@ -394,19 +394,19 @@ class ChanceForest:
         return [below[root] for root in self.roots.tolist()]
 
 
-def on_device(part: Any, device: str | torch.device) -> Any:
+def to_device(part: Any, device: str | torch.device) -> Any:
     """Return tensors in dataclasses, dictionaries and tuples on another device; other values stay as they are."""
     if isinstance(part, Tensor):
         return part.to(device)
     if isinstance(part, dict):
-        return {key: on_device(value, device) for key, value in part.items()}
+        return {key: to_device(value, device) for key, value in part.items()}
     if isinstance(part, tuple):
-        return tuple(on_device(value, device) for value in part)
+        return tuple(to_device(value, device) for value in part)
     if is_dataclass(part) and not isinstance(part, type):
-        return replace(part, **{field.name: on_device(getattr(part, field.name), device) for field in fields(part)})
+        return replace(part, **{field.name: to_device(getattr(part, field.name), device) for field in fields(part)})
     return part
 
 
-def branch_taken(table: Tensor, index: Tensor) -> Tensor:
+def take_rows(table: Tensor, index: Tensor) -> Tensor:
     """Return table[index]; more than twice as fast."""
     return table.index_select(0, index.reshape(-1)).view(*index.shape, *table.shape[1:])

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from neuronfair.domain.attribute import KEEP, MISSING
-from neuronfair.domain.cells import is_missing, numbers_first, parse_number
+from neuronfair.domain.cells import is_missing, size_sort_key, parse_number
 from neuronfair.domain.rules import Rule
-from neuronfair.domain.schema.column_types import ColumnEntry, LeftOut, decimal_marks, infer_column
-from neuronfair.domain.schema.rule_mining import MAX_LEVELS, MIN_RECORDS, TakeRules, check_take, propose, written_rule
-from neuronfair.domain.schema.toml import domain_of, quoted, target_entry, toml_value
+from neuronfair.domain.schema.column_types import ColumnEntry, ExcludedColumn, find_decimal_marks, infer_column
+from neuronfair.domain.schema.rule_mining import MAX_LEVELS, MIN_RECORDS, TakeRules, check_take, propose, format_rule
+from neuronfair.domain.schema.toml import build_domain, quote, make_target_entry, toml_value
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.tables import Cells, Sheet
 from neuronfair.domain.tables.files import read_sheet
@@ -25,9 +25,9 @@ from neuronfair.formatting import listing, plural, printable
 MAX_CLASSES = 50  # a target of more different numbers is a quantity
 # Below both, a demographic group is too small for twins.
 SMALL_GROUP_RECORDS, SMALL_GROUP_SHARE = 30, 0.1
-SHOWN = 5  # of these groups in a remark
+MAX_GROUPS = 5  # of these groups in a remark
 
-_HEAD = """\
+_HEAD_TEMPLATE = """\
 # A first draft, read off {file} ({rows:,} rows). Please check every line:
 # - kind: ordinal (order matters, whole steps), nominal (no order), flag (two values), continuous (a grid of numbers)
 # - low / high: widen them where the table happens not to reach the real limits
@@ -44,9 +44,9 @@ sensitive = {sensitive}
 {target}[attributes]
 """
 
-_SMALL = "\n# Groups that are too small to compare people with; delete a rule to include one."
+_SMALL_GROUPS_COMMENT = "\n# Groups that are too small to compare people with; delete a rule to include one."
 
-_TAIL = """
+_TAIL_COMMENT = """
 # Further rules, if there are any. Examples:
 # [[rules]]
 # name = "a husband or wife is married"
@@ -63,7 +63,7 @@ class Draft:
     """The domain that was inferred from a table, the columns that it leaves out, and remarks."""
 
     domain: TableDomain
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[ExcludedColumn, ...] = ()
     remarks: tuple[str, ...] = ()
 
     @property
@@ -122,9 +122,9 @@ def draft_domain(
     check_take(take_rules)
     sheet = read_sheet(path)
     _check_columns(sheet, sensitive, target)
-    aim = None if target is None else _target(target, sheet, settings.regression)
-    entries = _entries(sheet, sensitive, target, settings.columns)
-    left_out = tuple(one for one in entries if isinstance(one, LeftOut))
+    aim = None if target is None else _infer_target(target, sheet, settings.regression)
+    entries = _infer_entries(sheet, sensitive, target, settings.columns)
+    left_out = tuple(one for one in entries if isinstance(one, ExcludedColumn))
     known = [one for one in entries if isinstance(one, ColumnEntry)]
     added = () if sheet.joined is None else sheet.joined.names
     remarks = dict[str, list[str]]()
@@ -136,28 +136,28 @@ def draft_domain(
         for remark in entry.remarks:
             remarks.setdefault(remark, []).append(entry.column)
     described_by = {"attributes": {entry.column: entry.parts for entry in known}, "sensitive": list(sensitive)}
-    domain = replace(domain_of({"name": sheet.path.stem, **described_by}), target=aim)
-    small, small_remarks = _small_groups(domain, sheet.columns)
+    domain = replace(build_domain({"name": sheet.path.stem, **described_by}), target=aim)
+    small, small_remarks = _exclude_small_groups(domain, sheet.columns)
     proposals = propose(domain, sheet.columns)
-    head = _HEAD.format(
+    head = _HEAD_TEMPLATE.format(
         file=printable(sheet.path.name),
         rows=len(sheet.lines),
         remarks="".join(f"# - {printable(remark)}\n" for remark in sheet.remarks),
-        name=quoted(domain.name),
+        name=quote(domain.name),
         sensitive=toml_value(sensitive),
-        target="" if aim is None else _target_lines(aim),
+        target="" if aim is None else _format_target(aim),
     )
     lines = [
-        f"# {quoted(one.column)}: left out, {printable(one.reason)}" if isinstance(one, LeftOut) else str(one)
+        f"# {quote(one.column)}: left out, {printable(one.reason)}" if isinstance(one, ExcludedColumn) else str(one)
         for one in entries
     ]
-    groups = [line for rule in small for line in written_rule(rule, {a.name: a for a in domain.attributes})]
-    few = "\n".join([_SMALL, *groups, ""]) if groups else ""
-    text = head + "\n".join(lines) + "\n" + few + proposals.text(take_rules, domain.attributes) + _TAIL
+    groups = [line for rule in small for line in format_rule(rule, {a.name: a for a in domain.attributes})]
+    few = "\n".join([_SMALL_GROUPS_COMMENT, *groups, ""]) if groups else ""
+    text = head + "\n".join(lines) + "\n" + few + proposals.text(take_rules, domain.attributes) + _TAIL_COMMENT
     all_remarks = (
         *sheet.remarks,
         *(f"{', '.join(names)}: {remark}" for remark, names in remarks.items()),
-        *_copies(domain, sheet.columns),
+        *_find_copies(domain, sheet.columns),
         *small_remarks,
         *proposals.remarks(take_rules),
     )
@@ -183,13 +183,13 @@ def _check_columns(sheet: Sheet, sensitive: Sequence[str], target: str | None) -
             )
 
 
-def _entries(
+def _infer_entries(
     sheet: Sheet, sensitive: Sequence[str], target: str | None, columns: Sequence[str] | None
-) -> list[ColumnEntry | LeftOut]:
+) -> list[ColumnEntry | ExcludedColumn]:
     """Return the entry of each column, or why it is left out; inputs of the model and sensitive columns are kept."""
     needed, key = {*sensitive, *(columns or ())}, None if sheet.joined is None else sheet.joined.key
-    decimals = decimal_marks(list(sheet.columns.values()))
-    entries = list[ColumnEntry | LeftOut]()
+    decimals = find_decimal_marks(list(sheet.columns.values()))
+    entries = list[ColumnEntry | ExcludedColumn]()
     for name, cells in sheet.columns.items():
         copied, reason = sheet.copies.get(name), None
         if name not in needed and name == key:
@@ -200,12 +200,12 @@ def _entries(
             reason = f"a copy of '{copied}'"
         if name != target:
             entries.append(
-                LeftOut(name, reason) if reason else infer_column(name, cells, decimals, keep=name in needed)
+                ExcludedColumn(name, reason) if reason else infer_column(name, cells, decimals, keep=name in needed)
             )
     return entries
 
 
-def _copies(domain: TableDomain, columns: Mapping[str, Cells]) -> list[str]:
+def _find_copies(domain: TableDomain, columns: Mapping[str, Cells]) -> list[str]:
     """Return remarks on columns that repeat another one value by value, where no rule can say so.
 
     Such are copies of a sensitive column, and copies with many values.
@@ -227,7 +227,7 @@ def _copies(domain: TableDomain, columns: Mapping[str, Cells]) -> list[str]:
     return remarks
 
 
-def _small_groups(domain: TableDomain, columns: Mapping[str, Cells]) -> tuple[list[Rule], list[str]]:
+def _exclude_small_groups(domain: TableDomain, columns: Mapping[str, Cells]) -> tuple[list[Rule], list[str]]:
     """Return rules that exclude small demographic groups and records of unknown group from the twins, and remarks.
 
     The two largest groups of an attribute always stay.
@@ -248,12 +248,12 @@ def _small_groups(domain: TableDomain, columns: Mapping[str, Cells]) -> tuple[li
             rules.append(Rule(name, {attribute.name: (label,)}, {}))
         if out:
             shown = [f"{label} ({count})" for label, count in out.items()]
-            shown[SHOWN:] = [f"{len(shown) - SHOWN} more"] if len(shown) > SHOWN else []
+            shown[MAX_GROUPS:] = [f"{len(shown) - MAX_GROUPS} more"] if len(shown) > MAX_GROUPS else []
             remarks.append(f"{attribute.name}: {listing(shown)} left out of the twins; delete the rule to include it")
     return rules, remarks
 
 
-def _target(name: str, sheet: Sheet, regression: bool) -> Target:
+def _infer_target(name: str, sheet: Sheet, regression: bool) -> Target:
     cells = sheet.columns[name]
     for place, text in enumerate(cells.texts):
         wrong = "is empty. Remove such rows or fill the cell" if is_missing(text) else None
@@ -261,7 +261,7 @@ def _target(name: str, sheet: Sheet, regression: bool) -> Target:
             wrong = f"is {text!r}; a number is expected"
         if wrong is not None:
             raise DataError(f"{sheet.path}: {sheet.where(cells.first(place))}: the target '{name}' {wrong}")
-    classes = sorted(cells.texts, key=numbers_first)
+    classes = sorted(cells.texts, key=size_sort_key)
     if regression or (len(classes) > MAX_CLASSES and all(parse_number(text) is not None for text in classes)):
         return Target(name, ())
     if not 2 <= len(classes) <= MAX_CLASSES:
@@ -272,18 +272,18 @@ def _target(name: str, sheet: Sheet, regression: bool) -> Target:
     return Target(name, tuple(classes))
 
 
-def _target_lines(target: Target) -> str:
+def _format_target(target: Target) -> str:
     """Return the target in a domain file, and a comment that suggests its favourable class."""
-    line = f"target = {toml_value(target_entry(target))}\n"
+    line = f"target = {toml_value(make_target_entry(target))}\n"
     if not target.classes:
         return line
-    guess, _ = favourable_guess(target.column, target.classes)
-    return f"{line}# favourable = {quoted(guess)}  # the favourable outcome: needed for disparate impact\n"
+    guess, _ = guess_favourable(target.column, target.classes)
+    return f"{line}# favourable = {quote(guess)}  # the favourable outcome: needed for disparate impact\n"
 
 
 # Pairs of words for a favourable and an unfavourable class. Yes and no depend on the name of the column: see `_GOOD`.
-_ANSWERS = ({"yes", "y", "true", "t"}, {"no", "n", "false", "f"})
-_OPPOSITES = (
+_YES_NO_WORDS = ({"yes", "y", "true", "t"}, {"no", "n", "false", "f"})
+_OPPOSITE_WORDS = (
     ({"good"}, {"bad"}),
     (
         {"approve", "approved", "accept", "accepted", "grant", "granted", "admit", "admitted", "hire", "hired"}
@@ -297,13 +297,13 @@ _OPPOSITES = (
     ({"success", "successful"}, {"failure", "unsuccessful"}),
 )
 # Names of columns whose "yes" is favourable, unless a word of harm is in the name as well.
-_GOOD = re.compile(
+_GOOD_NAME = re.compile(
     r"\b(?:accept(?:ed|ance)?|admit(?:ted)?|admission|approv(?:e|ed|al)|award(?:ed)?|benefits?|eligible|grant(?:ed)?|hired?|"
     r"invit(?:e|ed)|offer(?:ed)?|pass(?:ed)?|promot(?:ed|ion)|qualified|repaid|selected|shortlisted|success|"
     r"successful)\b"
 )
 # Names of columns whose "yes" is harmful: short beginnings of words, and longer parts anywhere ("loandefault").
-_HARM = re.compile(
+_HARMFUL_NAME = re.compile(
     r"\b(?:bad|ban|claim|dead|death|debt|deni|deny|die|fail|fine|fire|flag|icu|ill|jail|late|left|leav|loss|lost|miss|not|"
     r"no|quit|sick|sue)|default|fraud|risk|churn|arrest|reject|recid|delinq|crim|offen|violat|violen|bankrupt|mortal|"
     r"diseas|cancer|diabet|stroke|attack|readmi|readmit|terminat|layoff|attrition|lapse|cancel|dropout|drop.out|"
@@ -313,29 +313,29 @@ _HARM = re.compile(
 )
 
 
-def suggested(column: str, classes: Sequence[str]) -> str | None:
+def suggest_favourable(column: str, classes: Sequence[str]) -> str | None:
     """Return the class whose words say that it is the favourable outcome; None where that is not clear.
 
-    >>> suggested("loan", ["denied", "approved"]), suggested("two_year_recid", ["no", "yes"])
+    >>> suggest_favourable("loan", ["denied", "approved"]), suggest_favourable("two_year_recid", ["no", "yes"])
     ('approved', None)
     """
-    guess, sure = favourable_guess(column, classes)
+    guess, sure = guess_favourable(column, classes)
     return guess if sure else None
 
 
-def favourable_guess(column: str, classes: Sequence[str]) -> tuple[str, bool]:
+def guess_favourable(column: str, classes: Sequence[str]) -> tuple[str, bool]:
     """Return a class that may be favourable, and whether the words make that clear."""
     for candidate, other in (classes, classes[::-1]) if len(classes) == 2 else ():
-        first, second = _words(candidate), _words(other)
-        if first in _ANSWERS[0] and second in _ANSWERS[1]:
-            harmful = _HARM.search(_words(column)) is not None
-            return (other, False) if harmful else (candidate, _GOOD.search(_words(column)) is not None)
-        for positive, negative in _OPPOSITES:
+        first, second = _split_words(candidate), _split_words(other)
+        if first in _YES_NO_WORDS[0] and second in _YES_NO_WORDS[1]:
+            harmful = _HARMFUL_NAME.search(_split_words(column)) is not None
+            return (other, False) if harmful else (candidate, _GOOD_NAME.search(_split_words(column)) is not None)
+        for positive, negative in _OPPOSITE_WORDS:
             if first in positive and (second in negative or re.fullmatch(rf"(?:not|no|non|un) ?{first}", second)):
                 return candidate, True
     return classes[-1], False
 
 
-def _words(text: str) -> str:
+def _split_words(text: str) -> str:
     """Return a name as lower-case words: "LoanDefault" and "loan_default" are "loan default"."""
     return " ".join(re.sub(r"(?<=[a-z])(?=[A-Z])|[\W_]+", " ", text).casefold().split())

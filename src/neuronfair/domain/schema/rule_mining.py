@@ -16,8 +16,8 @@ from scipy.special import gammaln, pdtr, rel_entr
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.cells import ISO, format_day
-from neuronfair.domain.rules import Rule, RuleBook, RuleCondition, Span, meets
-from neuronfair.domain.schema.toml import rule_lines, toml_value
+from neuronfair.domain.rules import Rule, RuleBook, RuleCondition, Span, find_meeting_codes
+from neuronfair.domain.schema.toml import format_rule_lines, toml_value
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import Cells
 from neuronfair.errors import DomainError
@@ -26,9 +26,9 @@ from neuronfair.formatting import plural, printable
 # With these two numbers the upper end of Wilson's interval (95%) of the share of exceptions is below 2%: see the tests.
 MIN_RECORDS = 200  # records that must meet a condition
 MAX_EXCEPTIONS = 0.002  # the largest share of them that may break a rule
-MAX_OF_EXPECTED = 0.02  # the largest number of exceptions, as a share of those expected by chance
+MAX_EXPECTED_SHARE = 0.02  # the largest number of exceptions, as a share of those expected by chance
 MIN_CHANCE_EXCLUDED = 0.02  # the smallest share of all records that a rule excludes by chance: else it says nothing
-CHANCE = 0.01  # probability that a table of unrelated columns gets any rule
+MAX_CHANCE = 0.01  # probability that a table of unrelated columns gets any rule
 MAX_LEVELS = 30  # values of a column that another one determines, or that are compared one by one
 MIN_KNOWN_RECORDS = 5  # records that a value needs to belong to one class; with fewer it may go with every class
 MIN_EXCLUDED_SHARE = 0.25  # of all records that the end of a range must exclude
@@ -116,11 +116,11 @@ class CodedColumn:
         mask[codes] = True
         below, above = others[others < codes[0]], others[others > codes[-1]]
         if self.is_number and len(below) + len(above) == len(others) and self.attribute.empty not in codes:
-            mask[below[-1] + 1 if len(below) else 0 : above[0] if len(above) else self.attribute.points] = True
+            mask[below[-1] + 1 if len(below) else 0 : above[0] if len(above) else self.attribute.grid_size] = True
         return mask
 
 
-def dependencies(columns: Sequence[CodedColumn]) -> list[RuleProposal]:
+def find_dependencies(columns: Sequence[CodedColumn]) -> list[RuleProposal]:
     """Return the rules between all pairs of columns, not yet counted in the whole table."""
     columns = [c for c in columns if len(c.seen) > 1 and c.attribute.size <= MAX_SIZE]
     groups = sum(len(groups) for c in columns for groups, _ in c.views)
@@ -128,43 +128,43 @@ def dependencies(columns: Sequence[CodedColumn]) -> list[RuleProposal]:
     proposals = list[RuleProposal]()
     for a, b in combinations(columns, 2):
         first, second = (a, b) if a.is_number and not b.is_number else (b, a)
-        if (fixed := _fixed(first, second, tried) or _fixed(second, first, tried)) is not None:
+        if (fixed := _find_function(first, second, tried) or _find_function(second, first, tried)) is not None:
             proposals.append(fixed)
         else:
-            proposals += [*_excluded(a, b, tried), *_ranges(a, b, tried), *_ranges(b, a, tried)]
+            proposals += [*_find_exclusions(a, b, tried), *_find_ranges(a, b, tried), *_find_ranges(b, a, tried)]
     return proposals
 
 
-def _fixed(a: CodedColumn, b: CodedColumn, tried: int) -> RuleProposal | None:
+def _find_function(a: CodedColumn, b: CodedColumn, tried: int) -> RuleProposal | None:
     """Return the rules by which column a determines column b: for each value of b, the values of a."""
     k, n = len(b.seen), len(a.places)
     if not b.few or len(a.seen) < k:
         return None
-    table = _crossed(a.places, b.places, len(a.seen), k)
+    table = _cross_tabulate(a.places, b.places, len(a.seen), k)
     wrong = 1 - float(table.sum(0).max()) / n  # error of predicting the largest class for all
     # For a column of numbers, classes are ranges, so that fewer functions are possible.
-    assignments = [_by_order(table)] if a.is_number else []
-    assignments += [_by_value(table)] if not a.is_number or len(a.seen) <= MAX_LISTED else []
+    assignments = [_assign_by_order(table)] if a.is_number else []
+    assignments += [_assign_by_value(table)] if not a.is_number or len(a.seen) <= MAX_VALUES else []
     for owns, functions in (assignment for assignment in assignments if assignment is not None):
         broken = np.where(owns, 0, table)
         exceptions = int(broken.sum())
         share = exceptions / n
-        if share > min(MAX_EXCEPTIONS, MAX_OF_EXPECTED * wrong) or wrong < MIN_CHANCE_EXCLUDED:
+        if share > min(MAX_EXCEPTIONS, MAX_EXPECTED_SHARE * wrong) or wrong < MIN_CHANCE_EXCLUDED:
             continue
         # Chernoff's bound of the probability of so few exceptions, as a logarithm.
         fewer = -n * float(rel_entr(share, wrong) + rel_entr(1 - share, 1 - wrong))
-        if fewer + functions + math.log(tried / CHANCE) > 0:
+        if fewer + functions + math.log(tried / MAX_CHANCE) > 0:
             continue
         sound = (broken.sum(0) <= 10 * MAX_EXCEPTIONS * table.sum(0)) & (table.sum(0) >= MIN_KNOWN_RECORDS)
         rules = [
-            implied(b.attribute, b.views[0][0][c], a.attribute, ~a.owned(owns[:, c]))
+            make_rule(b.attribute, b.views[0][0][c], a.attribute, ~a.owned(owns[:, c]))
             for c in range(k)
             if sound[c] and not owns[:, c].all()
         ]
         if rules and None not in rules:
             verb = "and {} fix one another" if len(a.seen) == k else "fixes {}"
             return RuleProposal(
-                f"{brief(a.attribute.name)} {verb.format(brief(b.attribute.name))}",
+                f"{shorten(a.attribute.name)} {verb.format(shorten(b.attribute.name))}",
                 tuple(r for r in rules if r is not None),
                 wrong * n,
                 determines=True,
@@ -173,7 +173,7 @@ def _fixed(a: CodedColumn, b: CodedColumn, tried: int) -> RuleProposal | None:
     return None
 
 
-def _by_order(table: Counts) -> tuple[Mask, float] | None:
+def _assign_by_order(table: Counts) -> tuple[Mask, float] | None:
     """Return the values of each class if classes are ranges, and the logarithm of how many such functions there are."""
     values, k = table.shape
     order = np.argsort((table * np.arange(values)[:, None]).sum(0) / table.sum(0), kind="stable")
@@ -187,34 +187,34 @@ def _by_order(table: Counts) -> tuple[Mask, float] | None:
     return owns, float(gammaln(values) - gammaln(k) - gammaln(values - k + 1) + gammaln(k + 1))
 
 
-def _by_value(table: Counts) -> tuple[Mask, float]:
+def _assign_by_value(table: Counts) -> tuple[Mask, float]:
     """Return the values of each class by their most frequent class, and the logarithm of how many such functions."""
     owns = np.arange(table.shape[1]) == table.argmax(1)[:, None]
     owns |= (table.sum(1) < MIN_KNOWN_RECORDS)[:, None]
     return owns, len(table) * math.log(table.shape[1])
 
 
-def _excluded(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleProposal]:
+def _find_exclusions(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleProposal]:
     """Yield rules for groups of values that (nearly) never occur together."""
     for groups_a, row_a in a.views:
         for groups_b, row_b in b.views:
-            table = _crossed(row_a, row_b, len(groups_a), len(groups_b))
+            table = _cross_tabulate(row_a, row_b, len(groups_a), len(groups_b))
             size_a, size_b = table.sum(1)[:, None], table.sum(0)[None]
             smaller, expected = np.minimum(size_a, size_b), size_a * size_b / len(row_a)
-            never = (table <= np.minimum(MAX_EXCEPTIONS * smaller, MAX_OF_EXPECTED * expected)) & (
+            never = (table <= np.minimum(MAX_EXCEPTIONS * smaller, MAX_EXPECTED_SHARE * expected)) & (
                 smaller >= MIN_RECORDS
             )
-            never &= (pdtr(table, expected) * tried <= CHANCE) & (expected >= MIN_CHANCE_EXCLUDED * smaller)
+            never &= (pdtr(table, expected) * tried <= MAX_CHANCE) & (expected >= MIN_CHANCE_EXCLUDED * smaller)
             if never.any():
                 expected = np.where(never, expected, 0.0)
-                by_a, by_b = _merged(never, table), _merged(never.T, table.T)
-                if _effort(by_a, table) <= _effort(by_b, table.T):
-                    yield from _exclusion_rules(a, groups_a, b, groups_b, by_a, expected)
+                by_a, by_b = _merge_exclusions(never, table), _merge_exclusions(never.T, table.T)
+                if _reading_effort(by_a, table) <= _reading_effort(by_b, table.T):
+                    yield from _make_exclusion_rules(a, groups_a, b, groups_b, by_a, expected)
                 else:
-                    yield from _exclusion_rules(b, groups_b, a, groups_a, by_b, expected.T)
+                    yield from _make_exclusion_rules(b, groups_b, a, groups_a, by_b, expected.T)
 
 
-def _merged(never: Mask, table: Counts) -> list[tuple[list[int], list[int]]]:
+def _merge_exclusions(never: Mask, table: Counts) -> list[tuple[list[int], list[int]]]:
     """Return which groups never occur with which, merging groups that exclude the same ones.
 
     Where at most two groups occur with a group, all others that never do are excluded, however rare they are.
@@ -227,7 +227,7 @@ def _merged(never: Mask, table: Counts) -> list[tuple[list[int], list[int]]]:
     return [(groups, list(excluded)) for excluded, groups in merged.items()]
 
 
-def _effort(merged: list[tuple[list[int], list[int]]], table: Counts) -> tuple[int, ...]:
+def _reading_effort(merged: list[tuple[list[int], list[int]]], table: Counts) -> tuple[int, ...]:
     """Return how hard rules are to read: how many they are, the values they list and leave, and their records."""
     remaining = [table.shape[1] - len(excluded) for _, excluded in merged]
     listed = sum(
@@ -236,7 +236,7 @@ def _effort(merged: list[tuple[list[int], list[int]]], table: Counts) -> tuple[i
     return len(merged), listed, sum(remaining), sum(int(table[groups].sum()) for groups, _ in merged)
 
 
-def _exclusion_rules(
+def _make_exclusion_rules(
     a: CodedColumn,
     groups_a: list[Mask],
     b: CodedColumn,
@@ -248,34 +248,34 @@ def _exclusion_rules(
         exceptions = float(expected[np.ix_(own, excluded)].sum())
         condition = np.logical_or.reduce([groups_a[i] for i in own])
         excluded_values = np.logical_or.reduce([groups_b[j] for j in excluded])
-        rules = [implied(a.attribute, condition, b.attribute, excluded_values)]
+        rules = [make_rule(a.attribute, condition, b.attribute, excluded_values)]
         if rules == [None]:  # too long: one rule for each pair of groups
-            rules = [implied(a.attribute, groups_a[i], b.attribute, groups_b[j]) for i in own for j in excluded]
+            rules = [make_rule(a.attribute, groups_a[i], b.attribute, groups_b[j]) for i in own for j in excluded]
         yield from (RuleProposal(rule.name, (rule,), exceptions / len(rules)) for rule in rules if rule is not None)
 
 
-def _ranges(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleProposal]:
+def _find_ranges(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleProposal]:
     """Yield rules that records with a value of b have numbers of column a within a range."""
     if not (a.is_number and not a.few and b.few) or a.attribute.empty in a.seen:
         return
-    table = _crossed(a.places, b.places, len(a.seen), len(b.seen))
+    table = _cross_tabulate(a.places, b.places, len(a.seen), len(b.seen))
     upto = np.concatenate([[0.0], table.sum(1).cumsum() / len(a.places)])
     first, last = (table > 0).argmax(0), len(table) - 1 - (table[::-1] > 0).argmax(0)
     below, above = upto[first], 1 - upto[last + 1]
     expected = table.sum(0) * (
         np.where(below >= MIN_EXCLUDED_SHARE, below, 0) + np.where(above >= MIN_EXCLUDED_SHARE, above, 0)
     )
-    sure = (table.sum(0) >= MIN_RECORDS) & (pdtr(0, expected) * tried * len(table) ** 2 <= CHANCE)
+    sure = (table.sum(0) >= MIN_RECORDS) & (pdtr(0, expected) * tried * len(table) ** 2 <= MAX_CHANCE)
     for place in np.flatnonzero(sure):
         outside = np.zeros(a.attribute.size, dtype=np.bool_)
         outside[: a.seen[first[place]] if below[place] >= MIN_EXCLUDED_SHARE else 0] = True
         outside[a.seen[last[place]] + 1 if above[place] >= MIN_EXCLUDED_SHARE else a.attribute.size :] = True
-        rule = implied(b.attribute, b.views[0][0][place], a.attribute, outside)
+        rule = make_rule(b.attribute, b.views[0][0][place], a.attribute, outside)
         if rule is not None:
             yield RuleProposal(rule.name, (rule,), float(expected[place]))
 
 
-def _crossed(a: Counts, b: Counts, most_a: int, most_b: int) -> Counts:
+def _cross_tabulate(a: Counts, b: Counts, most_a: int, most_b: int) -> Counts:
     """Return the contingency table of two columns."""
     return np.bincount(a * most_b + b, minlength=most_a * most_b).reshape(most_a, most_b)
 
@@ -331,9 +331,9 @@ class Proposals:
             counted = f"{plural(proposal.people, 'person', 'people')}, {plural(proposal.exceptions, 'exception')}"
             lines += ["", f"## {printable(proposal.title)}: {counted}" if len(proposal.rules) > 1 else f"## {counted}"]
             if proposal.ties:
-                ties = " and ".join(printable(brief(name)) for name in proposal.ties)
+                ties = " and ".join(printable(shorten(name)) for name in proposal.ties)
                 lines.append(f"## ties {ties}, which is sensitive: such people then have no twin")
-            lines += [mark + line for rule in proposal.rules for line in written_rule(rule, named)]
+            lines += [mark + line for rule in proposal.rules for line in format_rule(rule, named)]
         if self.dropped:
             lines += ["", f"## Dropped, as all together would be too many cases: {printable('; '.join(self.dropped))}"]
         return "\n".join(lines) + "\n"
@@ -358,13 +358,13 @@ def propose(domain: TableDomain, columns: Mapping[str, Cells]) -> Proposals:
     sample = np.arange(rows)
     if rows > SAMPLED_ROWS:
         sample = np.sort(np.random.default_rng(0).choice(rows, SAMPLED_ROWS, replace=False))
-    candidates = dependencies(
+    candidates = find_dependencies(
         [CodedColumn(a, *np.unique(a.codes(columns[a.name].take(sample)), return_inverse=True)) for a in attributes]
     )
     accepted, dropped, rules = list[RuleProposal](), list[str](), list[Rule]()
     count = RuleBook(attributes, ()).count()
-    for candidate in islice(_in_turn(candidates), MAX_TRIED):
-        proposal = _counted(candidate, domain, columns)
+    for candidate in islice(_order_by_strength(candidates), MAX_TRIED):
+        proposal = _count_exceptions(candidate, domain, columns)
         if proposal is None or any(proposal.repeats(other, accepted) for other in accepted):
             continue
         if len(accepted) == MAX_PROPOSALS or len(dropped) == MAX_DROPPED:
@@ -381,7 +381,7 @@ def propose(domain: TableDomain, columns: Mapping[str, Cells]) -> Proposals:
     return Proposals(tuple(accepted), tuple(dropped), len(domain.names) - len(examined))
 
 
-def _in_turn(proposals: Sequence[RuleProposal]) -> Iterator[RuleProposal]:
+def _order_by_strength(proposals: Sequence[RuleProposal]) -> Iterator[RuleProposal]:
     """Yield proposals, the strongest first; a proposal counts less the more often its columns were named already."""
     rest, named = list(proposals), Counter[str]()
 
@@ -395,12 +395,12 @@ def _in_turn(proposals: Sequence[RuleProposal]) -> Iterator[RuleProposal]:
         yield best
 
 
-def _counted(found: RuleProposal, domain: TableDomain, columns: Mapping[str, Cells]) -> RuleProposal | None:
+def _count_exceptions(found: RuleProposal, domain: TableDomain, columns: Mapping[str, Cells]) -> RuleProposal | None:
     """Return a proposal with its counts in all rows; None where these have too many exceptions."""
 
     def met(name: str, condition: RuleCondition) -> Mask:
         attribute = domain.attributes[domain.column(name)]
-        rows: Mask = meets(attribute, condition).numpy()[attribute.codes(columns[name])]
+        rows: Mask = find_meeting_codes(attribute, condition).numpy()[attribute.codes(columns[name])]
         return rows
 
     people = exceptions = 0
@@ -416,68 +416,68 @@ def _counted(found: RuleProposal, domain: TableDomain, columns: Mapping[str, Cel
     return replace(found, people=people, exceptions=exceptions, ties=ties, copy=found.copy and not exceptions)
 
 
-MAX_LISTED = 20  # that a condition lists at most
-MAX_LETTERS = 40  # of a label or a name that is quoted
+MAX_VALUES = 20  # that a condition lists at most
+MAX_NAME_LETTERS = 40  # of a label or a name that is quoted
 
 
-def implied(a: Attribute, codes: Mask, b: Attribute, excluded: Mask) -> Rule | None:
+def make_rule(a: Attribute, codes: Mask, b: Attribute, excluded: Mask) -> Rule | None:
     """Return the rule that some codes of a occur with none of the excluded codes of b; None if it is too long."""
-    left, right, rest = _condition(a, codes), _condition(b, excluded), _condition(b, ~excluded)
+    left, right, rest = _mask_condition(a, codes), _mask_condition(b, excluded), _mask_condition(b, ~excluded)
     if left is None or (right is None and rest is None):
         return None
-    premise = f"{brief(a.name)} {_words(a, left)}"
+    premise = f"{shorten(a.name)} {_wording(a, left)}"
     two_ranges = isinstance(left, Span) and isinstance(right, Span)  # "not both" is easier to read for two ranges
-    if rest is not None and (right is None or (_length(rest) <= _length(right) and not two_ranges)):
-        return Rule(f"{premise}: {brief(b.name)} {_words(b, rest)}", {a.name: left}, {b.name: rest})
+    if rest is not None and (right is None or (_condition_length(rest) <= _condition_length(right) and not two_ranges)):
+        return Rule(f"{premise}: {shorten(b.name)} {_wording(b, rest)}", {a.name: left}, {b.name: rest})
     assert right is not None
-    return Rule(f"not both: {premise}, {brief(b.name)} {_words(b, right)}", {a.name: left, b.name: right}, {})
+    return Rule(f"not both: {premise}, {shorten(b.name)} {_wording(b, right)}", {a.name: left, b.name: right}, {})
 
 
-def written_rule(rule: Rule, attributes: Mapping[str, Attribute]) -> list[str]:
+def format_rule(rule: Rule, attributes: Mapping[str, Attribute]) -> list[str]:
     """Return the lines of a rule in a domain file; whatever its names hold, each stays one line."""
-    return [printable(line) for line in rule_lines(rule, lambda name, one: _written(attributes[name], one))]
+    return [printable(line) for line in format_rule_lines(rule, lambda name, one: _format_condition(attributes[name], one))]
 
 
-def brief(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a name or label, cut if it is long."""
-    return text if len(text) <= MAX_LETTERS else f"{text[: MAX_LETTERS - 1]}…"
+    return text if len(text) <= MAX_NAME_LETTERS else f"{text[: MAX_NAME_LETTERS - 1]}…"
 
 
-def _condition(attribute: Attribute, mask: Mask) -> RuleCondition | None:
+def _mask_condition(attribute: Attribute, mask: Mask) -> RuleCondition | None:
     """Return the condition that the codes of a mask meet; None where they are too many to list, or none."""
     codes = np.flatnonzero(mask)
     if len(codes) == 0:
         return None
     adjacent = codes[-1] - codes[0] + 1 == len(codes) and codes[-1] != attribute.empty
-    if len(codes) == 1 or ((attribute.values or not adjacent) and len(codes) <= MAX_LISTED):
+    if len(codes) == 1 or ((attribute.values or not adjacent) and len(codes) <= MAX_VALUES):
         return tuple(attribute.value(int(code)) for code in codes)
     if attribute.values or not adjacent:
         return None
     first, last = int(codes[0]), int(codes[-1])
     low, high = (float(f"{attribute.low + float(attribute.step) * code:.12g}") for code in (first, last))
-    at_end = last == attribute.points - 1
+    at_end = last == attribute.grid_size - 1
     return Span(low if first or at_end else -math.inf, math.inf if at_end else high)
 
 
-def _length(condition: RuleCondition) -> int:
+def _condition_length(condition: RuleCondition) -> int:
     return 1 if isinstance(condition, Span) else len(condition)
 
 
-def _ends(attribute: Attribute, span: Span) -> dict[str, str]:
+def _format_ends(attribute: Attribute, span: Span) -> dict[str, str]:
     ends = {key: end for key, end in {"min": span.low, "max": span.high}.items() if math.isfinite(end)}
     return {key: f"{end:.12g}" if attribute.date is None else format_day(end, ISO) for key, end in ends.items()}
 
 
-def _words(attribute: Attribute, condition: RuleCondition) -> str:
+def _wording(attribute: Attribute, condition: RuleCondition) -> str:
     if isinstance(condition, Span):
-        ends = _ends(attribute, condition)
+        ends = _format_ends(attribute, condition)
         beyond = [] if len(ends) == 2 else ["more" if "min" in ends else "less"]
         return (" or " if beyond else " to ").join([*ends.values(), *beyond])
-    texts = [brief(str(value)) for value in condition]
+    texts = [shorten(str(value)) for value in condition]
     return " or ".join(texts) if len(texts) <= 3 else f"{', '.join(texts[:2])} or {len(texts) - 2} more"
 
 
-def _written(attribute: Attribute, condition: RuleCondition) -> str:
+def _format_condition(attribute: Attribute, condition: RuleCondition) -> str:
     if isinstance(condition, Span):
-        return "{ " + ", ".join(f"{key} = {end}" for key, end in _ends(attribute, condition).items()) + " }"
+        return "{ " + ", ".join(f"{key} = {end}" for key, end in _format_ends(attribute, condition).items()) + " }"
     return toml_value(condition[0] if len(condition) == 1 else condition)

@@ -17,23 +17,23 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import GRID_TOLERANCE, MAX_VALUES, MISSING, Attribute, Outside, check_graph
-from neuronfair.domain.cells import as_days
-from neuronfair.domain.rules import MAX_RULE_VALUES, Rule, RuleCondition, Span, meets
+from neuronfair.domain.cells import count_days
+from neuronfair.domain.rules import MAX_RULE_VALUES, Rule, RuleCondition, Span, find_meeting_codes
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.errors import CellError, DomainError, did_you_mean
 from neuronfair.limits import read_text
 
 Toml = Mapping[str, Any]  # a table of a TOML file
 
-_TOP = (
+_TOP_KEYS = (
     *("name", "encoding", "description", "sensitive", "target", "favourable"),
     *("encode", "outside", "attributes", "rules"),
 )
-_TIMES = 400  # how much more memory than letters tomllib takes for a file of nothing but short headers
+_MEMORY_FACTOR = 400  # how much more memory than letters tomllib takes for a file of nothing but short headers
 # A key of 16 parts, where a key may stand; tomllib takes time and memory with the square of their number.
-_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+"""
-_BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key without quotes
-_DEEP = re.compile(rf"(?m)(?:^[ \t]*+\[{{0,2}}+|[{{,])[ \t]*+(?:{_PART}){{16}}")
+_KEY_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+"""
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")  # a key without quotes
+_DEEP_KEY = re.compile(rf"(?m)(?:^[ \t]*+\[{{0,2}}+|[{{,])[ \t]*+(?:{_KEY_PART}){{16}}")
 
 
 def _is_number(value: object) -> bool:
@@ -55,7 +55,7 @@ _NUMBERS = (lambda value: isinstance(value, list) and all(map(_is_number, value)
 _LABELS = (lambda value: isinstance(value, list), "expected a list")
 _CODES = (lambda value: isinstance(value, dict) and all(map(_is_code, value.values())), "needs whole numbers as codes")
 # The entries of an attribute, which are fields of `Attribute`: what each must be.
-_ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
+_ENTRY_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("low", "high", "step", "center", "scale"), _NUMBER),
     **dict.fromkeys(("kind", "encode", "decimal", "date", "other", "outliers"), _TEXT),
     **dict.fromkeys(("fixed", "legitimate"), _TRUTH),
@@ -64,8 +64,8 @@ _ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "missing": (_is_cell, "must be a label or a number"),
     "extra": _CODES,
 }
-_PLAIN = Attribute("", "ordinal")
-_OPTIONAL = (  # entries that are written where they are no default, in this order
+_DEFAULTS = Attribute("", "ordinal")
+_OPTIONAL_KEYS = (  # entries that are written where they are no default, in this order
     *("missing", "extra", "decimal", "date", "other", "outliers", "causes", "bands", "band_values"),
     *("fixed", "legitimate"),
 )
@@ -75,7 +75,7 @@ def read_domain(path: str | Path) -> TableDomain:
     """Read a domain from a TOML file; an error names the file and the entry."""
     document = read_toml(path)
     try:
-        return domain_of(document, default_name=Path(path).stem)
+        return build_domain(document, default_name=Path(path).stem)
     except DomainError as error:
         raise DomainError(f"{path}: {error}") from None
 
@@ -83,7 +83,7 @@ def read_domain(path: str | Path) -> TableDomain:
 def read_toml(path: str | Path) -> Toml:
     """Read a TOML file that is neither too large nor too deep; an error names it."""
     try:
-        return parse_toml(read_text(Path(path), times=_TIMES))
+        return parse_toml(read_text(Path(path), times=_MEMORY_FACTOR))
     except UnicodeDecodeError:
         raise DomainError(f"{path}: this is not a text file in UTF-8") from None
     except OSError as error:
@@ -95,7 +95,7 @@ def read_toml(path: str | Path) -> Toml:
 def parse_toml(text: str) -> Toml:
     """Return the values of a TOML text from a stranger."""
     try:
-        if _DEEP.search(text):
+        if _DEEP_KEY.search(text):
             raise ValueError("a key has too many parts")
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, or thousands of brackets
@@ -104,16 +104,16 @@ def parse_toml(text: str) -> Toml:
 
 def parse_domain(text: str, *, default_name: str = "table") -> TableDomain:
     """Read a domain from the text of a TOML file."""
-    return domain_of(parse_toml(text), default_name=default_name)
+    return build_domain(parse_toml(text), default_name=default_name)
 
 
-def domain_of(document: Toml, *, default_name: str = "table") -> TableDomain:
+def build_domain(document: Toml, *, default_name: str = "table") -> TableDomain:
     """Return the domain from the values of a TOML file."""
-    _check_keys("the file", document, _TOP)
-    attributes = _table("attributes", document.get("attributes"))
+    _check_keys("the file", document, _TOP_KEYS)
+    attributes = _require_table("attributes", document.get("attributes"))
     if not attributes:
         raise DomainError("no attributes. Write a table [attributes] with one line per column")
-    known = tuple(_attribute(name, entry, document.get("encode")) for name, entry in attributes.items())
+    known = tuple(_parse_attribute(name, entry, document.get("encode")) for name, entry in attributes.items())
     check_graph(known)
     outside = document.get("outside", "error")
     if outside not in get_args(Outside):
@@ -121,9 +121,9 @@ def domain_of(document: Toml, *, default_name: str = "table") -> TableDomain:
     return TableDomain(
         name=str(document.get("name", default_name)),
         attributes=known,
-        sensitive=_names("sensitive", document.get("sensitive", [])),
-        rules=tuple(_rule(entry) for entry in _list("rules", document.get("rules", []))),
-        target=_target(document["target"]) if "target" in document else None,
+        sensitive=_parse_names("sensitive", document.get("sensitive", [])),
+        rules=tuple(_parse_rule(entry) for entry in _require_list("rules", document.get("rules", []))),
+        target=_parse_target(document["target"]) if "target" in document else None,
         encoding=str(document.get("encoding", "default")),
         description=str(document.get("description", "")),
         outside=outside,
@@ -136,37 +136,37 @@ def format_domain(domain: TableDomain) -> str:
     lines = [f"{key} = {toml_value(getattr(domain, key))}" for key in ("name", "encoding", "description", "outside")]
     lines.append(f"sensitive = {toml_value(domain.sensitive)}")
     if domain.target is not None:
-        lines.append(f"target = {toml_value(target_entry(domain.target))}")
+        lines.append(f"target = {toml_value(make_target_entry(domain.target))}")
     if domain.favourable is not None:
         lines.append(f"favourable = {toml_value(domain.favourable)}")
     lines.append("\n[attributes]")
     for a in domain.attributes:
         keys = ("kind", "encode", *(("values",) if a.values else ("low", "high", "step")), "center", "scale")
-        keys += tuple(key for key in _OPTIONAL if getattr(a, key) != getattr(_PLAIN, key))
+        keys += tuple(key for key in _OPTIONAL_KEYS if getattr(a, key) != getattr(_DEFAULTS, key))
         lines.append(f"{toml_key(a.name)} = {toml_value({key: getattr(a, key) for key in keys})}")
     for rule in domain.rules:
-        lines += ["", *rule_lines(rule, lambda _, condition: toml_value(condition))]
+        lines += ["", *format_rule_lines(rule, lambda _, condition: toml_value(condition))]
     return "\n".join(lines) + "\n"
 
 
-def rule_lines(rule: Rule, write: Callable[[str, RuleCondition], str]) -> list[str]:
+def format_rule_lines(rule: Rule, write: Callable[[str, RuleCondition], str]) -> list[str]:
     """Return the lines of a rule in a domain file; `write` gives the text of the condition on an attribute."""
     parts = {"if": rule.when, "then": rule.then} if rule.then else {"forbid": rule.when}
-    lines = ["[[rules]]", f"name = {quoted(rule.name)}"]
+    lines = ["[[rules]]", f"name = {quote(rule.name)}"]
     for key, conditions in parts.items():
         entries = [f"{toml_key(name)} = {write(name, condition)}" for name, condition in conditions.items()]
         lines.append(f"{key} = {{ {', '.join(entries)} }}")
     return lines
 
 
-def target_entry(target: Target) -> dict[str, str | tuple[str, ...]]:
+def make_target_entry(target: Target) -> dict[str, str | tuple[str, ...]]:
     """Return the entry of a target, without classes where it is a quantity."""
     return {"column": target.column, **({"classes": target.classes} if target.classes else {})}
 
 
 def with_favourable(text: str, favourable: str) -> str:
     """Return the text of a domain file that names no favourable outcome with this one."""
-    return f"favourable = {quoted(favourable)}\n{text}"  # before the first table, whose key it would be
+    return f"favourable = {quote(favourable)}\n{text}"  # before the first table, whose key it would be
 
 
 def toml_value(value: object) -> str:
@@ -182,31 +182,31 @@ def toml_value(value: object) -> str:
         return str(value).lower()
     if isinstance(value, date):
         return value.isoformat()
-    return quoted(value) if isinstance(value, str) else repr(value)
+    return quote(value) if isinstance(value, str) else repr(value)
 
 
 def toml_key(name: str) -> str:
     """Return a name as a key of TOML, in quotes where it needs them."""
-    return name if _BARE.fullmatch(name) else quoted(name)
+    return name if _BARE_KEY.fullmatch(name) else quote(name)
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Return a text as a TOML string."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _attribute(name: str, entry: object, default_encode: object) -> Attribute:
+def _parse_attribute(name: str, entry: object, default_encode: object) -> Attribute:
     where = f"attribute '{name}'"
-    table = _table(where, entry)
-    _check_keys(where, table, tuple(_ENTRIES))
+    table = _require_table(where, entry)
+    _check_keys(where, table, tuple(_ENTRY_CHECKS))
     if "kind" not in table:
         raise DomainError(f'{where}: kind is missing. Write kind = "ordinal", "nominal", "flag" or "continuous"')
-    dates = {key: as_days(value) for key, value in table.items() if isinstance(value, date) and "date" in table}
+    dates = {key: count_days(value) for key, value in table.items() if isinstance(value, date) and "date" in table}
     table = {**({} if default_encode is None else {"encode": default_encode}), **table, **dates}
     if isinstance(table.get("causes"), str):
         table["causes"] = [table["causes"]]
     for key, value in table.items():
-        fits, expected = _ENTRIES[key]
+        fits, expected = _ENTRY_CHECKS[key]
         if not fits(value):
             raise DomainError(f"{where}: {key} {expected}, is {value!r}")
     values = tuple(map(str, table.get("values", ())))
@@ -218,25 +218,25 @@ def _attribute(name: str, entry: object, default_encode: object) -> Attribute:
     return Attribute(name, **{"encode": standard, **table, **lists, "values": values})
 
 
-def _rule(entry: object) -> Rule:
-    table = _table("rules", entry)
+def _parse_rule(entry: object) -> Rule:
+    table = _require_table("rules", entry)
     name = str(table.get("name", "(unnamed)"))
     where = f"rule '{name}'"
     _check_keys(where, table, ("name", "if", "then", "forbid"))
     if ("forbid" in table) == ("if" in table) or ("if" in table) != ("then" in table):
         raise DomainError(f"{where}: needs either forbid = {{…}}, or both if = {{…}} and then = {{…}}")
-    when = _conditions(where, table.get("forbid", table.get("if")))
-    return Rule(name, when, _conditions(where, table.get("then", {})))
+    when = _parse_conditions(where, table.get("forbid", table.get("if")))
+    return Rule(name, when, _parse_conditions(where, table.get("then", {})))
 
 
-def _conditions(where: str, part: object) -> dict[str, RuleCondition]:
-    return {name: _condition(f"{where}: '{name}'", value) for name, value in _table(where, part).items()}
+def _parse_conditions(where: str, part: object) -> dict[str, RuleCondition]:
+    return {name: _parse_condition(f"{where}: '{name}'", value) for name, value in _require_table(where, part).items()}
 
 
-def _condition(where: str, value: object) -> RuleCondition:
+def _parse_condition(where: str, value: object) -> RuleCondition:
     if isinstance(value, Mapping):
         _check_keys(where, value, ("min", "max"))
-        value = {key: as_days(end) if isinstance(end, date) else end for key, end in value.items()}
+        value = {key: count_days(end) if isinstance(end, date) else end for key, end in value.items()}
         if not value or not all(isinstance(v, float) or _is_code(v) for v in value.values()):
             raise DomainError(f"{where}: needs a number for min or max, is {value!r}")
         return Span(float(value.get("min", -math.inf)), float(value.get("max", math.inf)))
@@ -246,28 +246,28 @@ def _condition(where: str, value: object) -> RuleCondition:
     return cells
 
 
-def _target(entry: object) -> Target:
-    table = _table("target", entry)
+def _parse_target(entry: object) -> Target:
+    table = _require_table("target", entry)
     _check_keys("target", table, ("column", "classes"))
     if "column" not in table:
         raise DomainError('target: write target = { column = "…", classes = ["…", "…"] }, or no classes for a quantity')
-    classes = tuple(map(str, _list("target: classes", table.get("classes", []))))
+    classes = tuple(map(str, _require_list("target: classes", table.get("classes", []))))
     if "classes" in table and len(set(classes)) < 2:
         raise DomainError(f"target '{table['column']}': needs at least two different classes, has {list(classes)}")
     return Target(str(table["column"]), classes)
 
 
-def _names(where: str, value: object) -> tuple[str, ...]:
-    return tuple(map(str, _list(where, [value] if isinstance(value, str) else value)))
+def _parse_names(where: str, value: object) -> tuple[str, ...]:
+    return tuple(map(str, _require_list(where, [value] if isinstance(value, str) else value)))
 
 
-def _table(where: str, value: object) -> Toml:
+def _require_table(where: str, value: object) -> Toml:
     if not isinstance(value, Mapping):
         raise DomainError(f"{where}: expected a table, got {value!r}")
     return value
 
 
-def _list(where: str, value: object) -> list[Any]:
+def _require_list(where: str, value: object) -> list[Any]:
     if not isinstance(value, list):
         raise DomainError(f"{where}: expected a list, got {value!r}")
     return value
@@ -279,8 +279,8 @@ def _check_keys(where: str, entry: Toml, known: tuple[str, ...]) -> None:
             raise DomainError(f"{where}: unknown entry '{key}'. {did_you_mean(key, known)}")
 
 
-LONGEST = 20_000  # letters of a text
-MOST_LISTED = 200_000  # values of a condition that is no range
+MAX_LETTERS = 20_000  # letters of a text
+MAX_LISTED_VALUES = 200_000  # values of a condition that is no range
 _QUOTED = r"""(?:"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+')"""
 _WORD = r"""(?!["'])(?:(?!!=)[^\s=<>\[\]])+"""  # outside a list a number may hold a comma: 7,000
 _ITEM = rf"""(?:{_QUOTED}|(?!["'])[^\s=<>\[\],]++)"""
@@ -292,7 +292,7 @@ _CONDITION = re.compile(
     r"\s*(?P<next>and\b|\Z)",
     re.DOTALL | re.IGNORECASE,
 )
-_SHAPE = (
+_CONDITION_HELP = (
     "Write conditions such as age >= 30 and education in [Masters, Doctorate], with names and values that hold blanks, "
     'commas or operators in quotes, or those of a rule in a domain file: age = { min = 30 }, sex = "Female"'
 )
@@ -313,17 +313,17 @@ def read_conditions(domain: TableDomain, text: str) -> list[tuple[str, RuleCondi
     [('age', Span(low=20.0, high=90.0)), ('age', Span(low=17.0, high=29.0))]
     """
     try:
-        if len(text) > LONGEST:
-            raise DomainError(f"has {len(text):,} letters; {LONGEST:,} at most are read")
-        matches, unread = _matches(text.strip())
+        if len(text) > MAX_LETTERS:
+            raise DomainError(f"has {len(text):,} letters; {MAX_LETTERS:,} at most are read")
+        matches, unread = _match_conditions(text.strip())
         if not unread:
-            return [_in_words(domain, match) for match in matches]
+            return [_read_words(domain, match) for match in matches]
         try:
             document = parse_toml(f"conditions = {{ {text} }}")
             _check_keys("conditions", document, ("conditions",))
-            return list(_conditions("conditions", document["conditions"]).items())
+            return list(_parse_conditions("conditions", document["conditions"]).items())
         except DomainError:
-            raise DomainError(f"cannot be read from '{unread[:20]}' on. {_SHAPE}") from None
+            raise DomainError(f"cannot be read from '{unread[:20]}' on. {_CONDITION_HELP}") from None
     except DomainError as error:
         reason = error.reason if isinstance(error, CellError) else error
         raise DomainError(f"where '{text}': {reason}") from None
@@ -335,26 +335,26 @@ def allowed_codes(domain: TableDomain, text: str) -> tuple[Tensor, ...]:
     allowed = [torch.ones(1, dtype=torch.bool).expand(a.size) for a in domain.attributes]
     for name, condition in read_conditions(domain, text):
         try:
-            attribute = _named(domain, name)
+            attribute = _find_attribute(domain, name)
             column = domain.column(name)
-            allowed[column] = allowed[column] & meets(attribute, condition)
-            _check_left(attribute, bool(allowed[column].any()))
+            allowed[column] = allowed[column] & find_meeting_codes(attribute, condition)
+            _check_remaining(attribute, bool(allowed[column].any()))
         except DomainError as error:
             raise DomainError(f"where '{text}': {error}") from None
     return tuple(allowed)
 
 
-def written(attribute: Attribute, met: Mask) -> str:
+def format_condition(attribute: Attribute, met: Mask) -> str:
     """Return the condition that some codes of an attribute meet, in the form of a rule.
 
     >>> age = Attribute("age", "ordinal", low=17, high=90)
-    >>> written(age, np.arange(74) >= 3), written(age, np.arange(74) % 50 == 0)
+    >>> format_condition(age, np.arange(74) >= 3), format_condition(age, np.arange(74) % 50 == 0)
     ('age = { min = 20.0, max = 90.0 }', 'age = [17, 67]')
     """
-    return f"{toml_key(attribute.name)} = {toml_value(_condition_of(attribute, met))}"
+    return f"{toml_key(attribute.name)} = {toml_value(_make_condition(attribute, met))}"
 
 
-def _matches(text: str) -> tuple[list[re.Match[str]], str]:
+def _match_conditions(text: str) -> tuple[list[re.Match[str]], str]:
     """Return the conditions in words, and the rest of the text that could not be read."""
     matches, place, joined = list[re.Match[str]](), 0, False
     while place < len(text) or joined:
@@ -366,24 +366,24 @@ def _matches(text: str) -> tuple[list[re.Match[str]], str]:
     return matches, ""
 
 
-def _in_words(domain: TableDomain, match: re.Match[str]) -> tuple[str, RuleCondition]:
-    name = _plain(match["name"])
-    attribute = _named(domain, name)
+def _read_words(domain: TableDomain, match: re.Match[str]) -> tuple[str, RuleCondition]:
+    name = _unquote(match["name"])
+    attribute = _find_attribute(domain, name)
     if match["sign"] is None:
         met = np.zeros(attribute.size, dtype=bool)
         for low, high in _RANGE.findall(match["list"]):
-            ends = _ordered(attribute, ">=", _plain(low)) & _ordered(attribute, "<=", _plain(high)) if high else None
-            met |= _equal(attribute, _plain(low)) if ends is None else ends
+            ends = _compare_codes(attribute, ">=", _unquote(low)) & _compare_codes(attribute, "<=", _unquote(high)) if high else None
+            met |= _match_codes(attribute, _unquote(low)) if ends is None else ends
         met = ~met if match["negated"] else met
     elif match["sign"] in ("==", "=", "!="):
-        met = _equal(attribute, _plain(match["value"]))
+        met = _match_codes(attribute, _unquote(match["value"]))
         met = ~met if match["sign"] == "!=" else met
     else:
-        met = _ordered(attribute, match["sign"], _plain(match["value"]))
-    return name, _condition_of(attribute, met)
+        met = _compare_codes(attribute, match["sign"], _unquote(match["value"]))
+    return name, _make_condition(attribute, met)
 
 
-def _named(domain: TableDomain, name: str) -> Attribute:
+def _find_attribute(domain: TableDomain, name: str) -> Attribute:
     if name not in domain.names:
         raise DomainError(f"no attribute '{name}'. {did_you_mean(name, domain.names)}")
     attribute = domain.attributes[domain.column(name)]
@@ -392,20 +392,20 @@ def _named(domain: TableDomain, name: str) -> Attribute:
     return attribute
 
 
-def _plain(word: str) -> str:
+def _unquote(word: str) -> str:
     return re.sub(r"\\(.)", r"\1", word[1:-1], flags=re.DOTALL) if word[0] in "\"'" else word
 
 
-def _equal(attribute: Attribute, text: str) -> Mask:
+def _match_codes(attribute: Attribute, text: str) -> Mask:
     """Return which code is that of a value; a label must be one of the attribute's values."""
     _check_label(attribute, text)
     met: Mask = np.arange(attribute.size) == attribute.codes([text])[0]
     return met
 
 
-def _ordered(attribute: Attribute, sign: str, text: str) -> Mask:
+def _compare_codes(attribute: Attribute, sign: str, text: str) -> Mask:
     """Return which codes lie on one side of a value; an empty cell lies on neither."""
-    if not attribute.ordered:
+    if not attribute.is_ordered:
         raise DomainError(f"'{attribute.name}' has no order. Name the values that are meant: {attribute.name} in […]")
     _check_label(attribute, text)
     if attribute.values:
@@ -418,7 +418,7 @@ def _ordered(attribute: Attribute, sign: str, text: str) -> Mask:
         place = (number - attribute.low) / attribute.step
     codes = np.arange(attribute.size)
     met: Mask = codes >= place - GRID_TOLERANCE if sign in (">=", "<") else codes <= place + GRID_TOLERANCE
-    return (~met if sign in ("<", ">") else met) & (codes < attribute.points)
+    return (~met if sign in ("<", ">") else met) & (codes < attribute.grid_size)
 
 
 def _check_label(attribute: Attribute, text: str) -> None:
@@ -427,13 +427,13 @@ def _check_label(attribute: Attribute, text: str) -> None:
         raise DomainError(f"attribute '{attribute.name}': unknown value '{text}'. {suggestion}")
 
 
-def _condition_of(attribute: Attribute, met: Mask) -> RuleCondition:
+def _make_condition(attribute: Attribute, met: Mask) -> RuleCondition:
     """Return the condition that some codes meet: a range of numbers, or a list of values."""
     codes = np.flatnonzero(met)
-    _check_left(attribute, len(codes) > 0)
-    if not attribute.values and len(codes) == codes[-1] - codes[0] + 1 and codes[-1] < attribute.points:
+    _check_remaining(attribute, len(codes) > 0)
+    if not attribute.values and len(codes) == codes[-1] - codes[0] + 1 and codes[-1] < attribute.grid_size:
         return Span(*(float(attribute.low + attribute.step * code) for code in (codes[0], codes[-1])))
-    if len(codes) > MOST_LISTED:
+    if len(codes) > MAX_LISTED_VALUES:
         raise DomainError(f"attribute '{attribute.name}': a condition leaves too many values that are no range")
     values = tuple(attribute.value(int(code)) for code in codes)
     if attribute.decimal == ".":
@@ -441,10 +441,10 @@ def _condition_of(attribute: Attribute, met: Mask) -> RuleCondition:
     return tuple(repr(v).replace(".", attribute.decimal) if isinstance(v, float) else v for v in values)
 
 
-def _check_left(attribute: Attribute, has_values: bool) -> None:
+def _check_remaining(attribute: Attribute, has_values: bool) -> None:
     if has_values:
         return
     suggestion = did_you_mean("", attribute.values) if attribute.values else None
     missing = f", or is {MISSING}" if attribute.empty is not None else ""
-    ends = f"It runs from {attribute.value(0)} to {attribute.value(attribute.points - 1)}{missing}"
+    ends = f"It runs from {attribute.value(0)} to {attribute.value(attribute.grid_size - 1)}{missing}"
     raise DomainError(f"no value of '{attribute.name}' is left. {suggestion or ends}")

@@ -177,7 +177,7 @@ class Sheet:
                 raise DataError(f"{self.path}: the header names the column '{name}' twice. Rename one of the two")
 
 
-def with_unique_names(
+def make_sheet(
     path: Path,
     header: Sequence[str],
     columns: Sequence[Cells],
@@ -209,7 +209,7 @@ def check_width(names: Sequence[str], path: Path) -> None:
         raise DataError(f"{path}: has {len(names):,} columns, and {MAX_COLUMNS:,} at most are read. Leave some out")
 
 
-def joined_columns(table: Sheet, other: Sheet, names: Sequence[str], key: str | None = None) -> Sheet:
+def join_columns(table: Sheet, other: Sheet, names: Sequence[str], key: str | None = None) -> Sheet:
     """Return a table with columns joined from another one, by a key column or row by row.
 
     Each row of the table must be in the other one exactly once; further rows there are ignored.
@@ -235,7 +235,7 @@ def joined_columns(table: Sheet, other: Sheet, names: Sequence[str], key: str | 
         )
     for sheet in (other, table):
         sheet.check_clear([*added, *([key] if key is not None else [])])
-    rows: Sequence[int] = _by_position(table, other) if key is None else _by_key(table, other, key)
+    rows: Sequence[int] = _match_by_position(table, other) if key is None else _match_by_key(table, other, key)
     columns = {name: Cells.of([other.columns[name][row] for row in rows]) for name in added}
     manner = "row by row" if key is None else f"by '{key}'"
     remarks = (f"{listing(added)} from {other.path.name}, joined {manner}: they are not passed to the model",)
@@ -247,7 +247,7 @@ def joined_columns(table: Sheet, other: Sheet, names: Sequence[str], key: str | 
     )
 
 
-def _by_position(table: Sheet, other: Sheet) -> range:
+def _match_by_position(table: Sheet, other: Sheet) -> range:
     rows, other_rows = len(table.lines), len(other.lines)
     if rows != other_rows:
         raise DataError(
@@ -257,7 +257,7 @@ def _by_position(table: Sheet, other: Sheet) -> range:
     return range(rows)
 
 
-def _by_key(table: Sheet, other: Sheet, key: str) -> list[int]:
+def _match_by_key(table: Sheet, other: Sheet, key: str) -> list[int]:
     keys, other_keys = table.columns[key], other.columns[key]
     if len(twice := np.flatnonzero(other_keys.counts > 1)):
         text = other_keys.texts[twice[0]]

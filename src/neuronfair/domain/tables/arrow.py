@@ -35,7 +35,7 @@ from neuronfair.domain.tables import (
     Meter,
     Sheet,
     check_width,
-    with_unique_names,
+    make_sheet,
 )
 from neuronfair.errors import DataError, find_repeated, one_line
 from neuronfair.limits import check_size
@@ -44,12 +44,12 @@ from neuronfair.sandbox.readers import feather_table, parquet_table
 
 MAX_LETTERS = csv.field_size_limit()  # letters of a cell, for Python's own reader
 EMPTY_TEXT_BYTES = sys.getsizeof("")
-IN_MEMORY = Path("table")  # the name of a table in memory
+MEMORY_PATH = Path("table")  # the name of a table in memory
 ValueOf = dict[str, Any]  # what each text of a column stands for
-_BLOCK = 1 << 24  # bytes of a CSV file that are read at once
+_BLOCK_BYTES = 1 << 24  # bytes of a CSV file that are read at once
 
 
-def read(content: bytes, path: Path, suffix: str) -> Sheet:
+def read_columnar(content: bytes, path: Path, suffix: str) -> Sheet:
     """Read a Parquet or Feather file, after a sandboxed process: a hostile file may crash the reader."""
     form = "Parquet" if suffix in (".parquet", ".pq") else "Feather"
     remarks: tuple[str, ...] = ()
@@ -66,13 +66,13 @@ def read(content: bytes, path: Path, suffix: str) -> Sheet:
         names = table.schema.names
         check_width(names, path)
         meter = Meter(path, len(content) + table.nbytes)
-        read = [_cells(column, meter) for column in table.columns] if table.num_rows else []
+        read = [_encode_column(column, meter) for column in table.columns] if table.num_rows else []
     except (pyarrow.ArrowException, Unreadable, ValueError, OverflowError) as error:
         raise DataError(f"{path}: cannot be read as {form}: {one_line(error)}") from None
     if not read:
         raise DataError(f"{path}: no rows ({', '.join(names[:8])})")
     cells, values = zip(*read, strict=True)
-    result = with_unique_names(path, names, cells, range(1, table.num_rows + 1), unit="row", remarks=remarks)
+    result = make_sheet(path, names, cells, range(1, table.num_rows + 1), unit="row", remarks=remarks)
     pandas = find_spec("pandas") is not None
     dtypes = [column.slice(0, 0).to_pandas().dtype if pandas else None for column in table.columns]
     return replace(result, types=dict(zip(result.columns, map(ColumnType, names, dtypes, values), strict=True)))
@@ -89,7 +89,7 @@ def read_csv(content: bytes, separator: str, width: int, path: Path) -> list[Cel
     try:
         table = pyarrow.csv.read_csv(
             pyarrow.BufferReader(content),
-            pyarrow.csv.ReadOptions(column_names=names, skip_rows=1, block_size=_BLOCK),
+            pyarrow.csv.ReadOptions(column_names=names, skip_rows=1, block_size=_BLOCK_BYTES),
             pyarrow.csv.ParseOptions(delimiter=separator),
             pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, text)),
         )
@@ -98,11 +98,11 @@ def read_csv(content: bytes, separator: str, width: int, path: Path) -> list[Cel
     if table.num_rows != lines - 1 or not table.num_rows:
         return None
     meter = Meter(path, len(content) + table.nbytes)
-    columns = [_texts(column.combine_chunks(), meter) for column in table.unify_dictionaries().columns]
+    columns = [_decode_texts(column.combine_chunks(), meter) for column in table.unify_dictionaries().columns]
     return columns if all(len(text) <= MAX_LETTERS for column in columns for text in column.texts) else None
 
 
-def _texts(column: Any, meter: Meter) -> Cells:
+def _decode_texts(column: Any, meter: Meter) -> Cells:
     """Return a column from an Arrow dictionary of texts, without blanks at their ends."""
     dictionary = column.dictionary
     meter.count(CELL_BYTES * len(column) + dictionary.nbytes + (TEXT_BYTES + EMPTY_TEXT_BYTES) * len(dictionary))
@@ -126,37 +126,37 @@ def _check_parquet(content: bytes, path: Path) -> None:
     check_size(size + CELL_BYTES * max(values, about.num_rows * len(names)), path)
 
 
-def sheet_of(table: Any) -> Sheet:
+def read_memory(table: Any) -> Sheet:
     """Return a table in memory (a DataFrame, an Arrow table, a mapping of columns) as columns of text.
 
     NaN, NA and None are empty cells, and whole numbers have no point.
 
-    >>> sheet = sheet_of({"age": [39, None], "score": [0.5, float("nan")], "smokes": [True, False]})
+    >>> sheet = read_memory({"age": [39, None], "score": [0.5, float("nan")], "smokes": [True, False]})
     >>> {name: list(cells) for name, cells in sheet.columns.items()}
     {'age': ['39', ''], 'score': ['0.5', ''], 'smokes': ['True', 'False']}
     """
-    labels, columns = _columns(table)
+    labels, columns = _split_columns(table)
     names = _check_names(labels)
     lengths = {len(column) for column in columns}
     if len(lengths) > 1:
-        raise DataError(f"{IN_MEMORY}: its columns have different lengths: {', '.join(map(str, sorted(lengths)))}")
+        raise DataError(f"{MEMORY_PATH}: its columns have different lengths: {', '.join(map(str, sorted(lengths)))}")
     if not lengths or lengths == {0}:
-        raise DataError(f"{IN_MEMORY}: no rows ({', '.join(names[:8])})")
+        raise DataError(f"{MEMORY_PATH}: no rows ({', '.join(names[:8])})")
     is_pandas = hasattr(table, "iloc")
     cells, column_types, spans = dict[str, Cells](), dict[str, ColumnType](), list[str]()
     for name, label, column in zip(names, labels, columns, strict=True):
-        cells[name], values = _cells(column, Meter(IN_MEMORY))
+        cells[name], values = _encode_column(column, Meter(MEMORY_PATH))
         dtype = column.to_native().dtype if is_pandas and isinstance(column, narwhals.Series) else None
         column_types[name] = ColumnType(label, dtype, values)
         spans += [name] if getattr(dtype, "kind", "") == "m" else []
     remarks = tuple(f"'{name}' holds durations, read as seconds" for name in spans)
     frame = table if is_pandas else None
     return Sheet(
-        IN_MEMORY, cells, range(1, lengths.pop() + 1), unit="row", remarks=remarks, types=column_types, frame=frame
+        MEMORY_PATH, cells, range(1, lengths.pop() + 1), unit="row", remarks=remarks, types=column_types, frame=frame
     )
 
 
-def _columns(table: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+def _split_columns(table: Any) -> tuple[Sequence[Any], Sequence[Any]]:
     """Return the labels of a table's columns, of any type, and the columns: lists, or Series of narwhals."""
     if isinstance(table, Mapping):
         return list(table), [list(column) for column in table.values()]
@@ -170,7 +170,7 @@ def _columns(table: Any) -> tuple[Sequence[Any], Sequence[Any]]:
         _check_names(table.column_names if isinstance(table, pyarrow.Table) else table.columns)
         raise
     except (pyarrow.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"{IN_MEMORY}: cannot be read as an Arrow table ({one_line(error)})") from error
+        raise DataError(f"{MEMORY_PATH}: cannot be read as an Arrow table ({one_line(error)})") from error
     if not isinstance(frame, narwhals.DataFrame):
         raise DataError(
             "expected a file, a DataFrame (pandas, Polars), an Arrow table or a mapping of columns, got "
@@ -183,11 +183,11 @@ def _check_names(labels: Iterable[Any]) -> tuple[str, ...]:
     """Return the labels of columns as names; refuse duplicates."""
     names = tuple(map(str, labels))
     if (twice := find_repeated(names)) is not None:
-        raise DataError(f"{IN_MEMORY}: has two columns named '{twice}'. Rename one of them")
+        raise DataError(f"{MEMORY_PATH}: has two columns named '{twice}'. Rename one of them")
     return names
 
 
-def _cells(column: Any, meter: Meter) -> tuple[Cells, ValueOf]:
+def _encode_column(column: Any, meter: Meter) -> tuple[Cells, ValueOf]:
     """Return the cells of a column, and the value of each text unless all are numbers.
 
     Each different value becomes a text once. A column that Arrow cannot encode as a dictionary is read value by value.
@@ -212,7 +212,7 @@ def _cells(column: Any, meter: Meter) -> tuple[Cells, ValueOf]:
         distinct = dictionary.take(pyarrow.array(used, mask=used == len(dictionary))).to_pylist()
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):  # objects of several kinds, periods, …
         stands_for: ValueOf = {}
-        builder.add(_noted(column.to_native() if isinstance(column, narwhals.Series) else column, stands_for))
+        builder.add(_note_values(column.to_native() if isinstance(column, narwhals.Series) else column, stands_for))
         return builder.cells(), stands_for
     texts = list(map(cell_text, distinct))
     numbers = np.zeros(len(dictionary) + 1, dtype=np.int32)
@@ -225,7 +225,7 @@ def _cells(column: Any, meter: Meter) -> tuple[Cells, ValueOf]:
     return builder.cells(), {text.strip(): value for text, value in zip(texts, distinct, strict=True) if text}
 
 
-def _noted(values: Iterable[Any], stands_for: ValueOf) -> Iterator[str]:
+def _note_values(values: Iterable[Any], stands_for: ValueOf) -> Iterator[str]:
     for item in values:
         value = item.as_py() if isinstance(item, pyarrow.Scalar) else item
         text = cell_text(value)

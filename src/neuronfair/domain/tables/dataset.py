@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from neuronfair.domain.attribute import Attribute, without_others
+from neuronfair.domain.attribute import Attribute, select_attributes
 from neuronfair.domain.cells import is_missing
-from neuronfair.domain.draws import random_order
-from neuronfair.domain.rules import excluded_labels
+from neuronfair.domain.draws import draw_order
+from neuronfair.domain.rules import find_excluded_labels
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import Cells, ColumnType, Sheet, sources
@@ -44,7 +44,7 @@ class Dataset:
     labels: Tensor
     types: Mapping[str, ColumnType] = field(default_factory=dict, repr=False)  # of the table's columns, where known
     inferred: bool = False  # whether the domain was inferred from the table itself
-    ordered: bool = False  # whether the user has named the model's inputs in their order
+    inputs_in_order: bool = False  # whether the user has named the model's inputs in their order
     original: Original | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class Dataset:
         compared = torch.ones(len(self), dtype=torch.bool, device=self.rows.device)
         for column in self.domain.sensitive_columns:
             attribute = self.domain.attributes[column]
-            for label in excluded_labels(self.domain.rules, attribute.name) & {*attribute.values}:
+            for label in find_excluded_labels(self.domain.rules, attribute.name) & {*attribute.values}:
                 compared &= self.rows[:, column] != attribute.values.index(label)
         return self if bool(compared.all()) else self.take(compared.nonzero()[:, 0])
 
@@ -77,12 +77,12 @@ class Dataset:
     def only(self, names: Collection[str]) -> Dataset:
         """Return the columns of some attributes, in the domain's order."""
         columns = [column for column, name in enumerate(self.domain.names) if name in names]
-        return replace(self, domain=limited(self.domain, names), rows=self.rows[:, columns])
+        return replace(self, domain=limit_domain(self.domain, names), rows=self.rows[:, columns])
 
     def split(self, seed: int = 0) -> Split:
         """Return a random split: 70% of the rows for training, 10% for validation and 20% for testing."""
         n = len(self)
-        order = random_order(n, seed)
+        order = draw_order(n, seed)
         train, validation, test = torch.tensor_split(order, (n * 7 // 10, n * 8 // 10))
         return Split(self.take(train), self.take(validation), self.take(test))
 
@@ -107,8 +107,8 @@ def load_dataset(name: str, encoding: str = "default", *, sensitive: Sequence[st
     domain = catalog_domain(name, encoding)
     if sensitive is not None:
         domain = domain.with_sensitive(*sensitive)
-    columns = RECIPES[name, encoding](*sources.read(name))
-    return Dataset(name, domain, domain.from_table(columns), _labels(columns, domain))
+    columns = RECIPES[name, encoding](*sources.read_texts(name))
+    return Dataset(name, domain, domain.from_table(columns), _read_labels(columns, domain))
 
 
 def catalog_domain(name: str, encoding: str = "default") -> TableDomain:
@@ -117,7 +117,7 @@ def catalog_domain(name: str, encoding: str = "default") -> TableDomain:
     >>> catalog_domain("adult").sensitive
     ('sex',)
     """
-    sources.source(name)
+    sources.find_source(name)
     if encoding not in ENCODINGS:
         raise DataError(f"{name}: no encoding '{encoding}'. {did_you_mean(encoding, ENCODINGS)}")
     return read_domain(sources.CATALOG / f"{name}.{encoding}.toml")
@@ -135,7 +135,7 @@ def read_table(path: str | Path | Sheet | Any, domain: TableDomain) -> Dataset:
             raise DataError(f"{sheet.path}: column '{name}' is missing. {did_you_mean(name, sheet.columns)}")
     sheet.check_clear([*domain.names, *([domain.target.column] if domain.target is not None else [])])
     try:
-        rows, labels = domain.from_table(sheet.columns), _labels(sheet.columns, domain)
+        rows, labels = domain.from_table(sheet.columns), _read_labels(sheet.columns, domain)
     except CellError as bad:
         raise DataError(f"{sheet.path}: {sheet.where(bad.row)}: {bad.reason}") from None
     domain = domain.with_band_values(rows)
@@ -143,14 +143,14 @@ def read_table(path: str | Path | Sheet | Any, domain: TableDomain) -> Dataset:
     return Dataset(sheet.path.stem, domain, rows, labels, sheet.types, original=Original.of(columns, sheet.frame))
 
 
-def limited(domain: TableDomain, names: Collection[str]) -> TableDomain:
+def limit_domain(domain: TableDomain, names: Collection[str]) -> TableDomain:
     """Return a domain with some of its attributes, in its own order, and the rules that name only these."""
-    attributes = without_others(domain.attributes, names)
+    attributes = select_attributes(domain.attributes, names)
     rules = tuple(rule for rule in domain.rules if {*rule.when, *rule.then} <= set(names))
     return replace(domain, attributes=attributes, rules=rules)
 
 
-def _labels(columns: Mapping[str, Sequence[object]], domain: TableDomain) -> Tensor:
+def _read_labels(columns: Mapping[str, Sequence[object]], domain: TableDomain) -> Tensor:
     target = domain.target
     if target is None or not target.classes or target.column not in columns:
         return torch.full((len(columns[domain.names[0]]),), UNKNOWN)
@@ -165,7 +165,7 @@ def _labels(columns: Mapping[str, Sequence[object]], domain: TableDomain) -> Ten
     return labels
 
 
-EXACT = 1e-9  # of a step: how far a number may lie from the value of its code, such as 0.1 * 3 for 0.3
+GRID_ERROR = 1e-9  # of a step: how far a number may lie from the value of its code, such as 0.1 * 3 for 0.3
 
 
 @dataclass(frozen=True)
@@ -217,5 +217,5 @@ class Original:
             beyond = np.array([text not in labels and not is_missing(text) for text in cells.texts])
             return beyond[cells.numbers[self.rows]]
         numbers, step = self.numbers(attribute), float(attribute.step)
-        close = EXACT * step + 4 * np.finfo(np.float64).eps * np.abs(numbers)
+        close = GRID_ERROR * step + 4 * np.finfo(np.float64).eps * np.abs(numbers)
         return ~(np.isnan(numbers) | (np.abs(attribute.low + step * codes - numbers) <= close))

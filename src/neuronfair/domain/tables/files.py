@@ -27,8 +27,8 @@ from neuronfair.domain.tables import (
     Meter,
     Sheet,
     check_width,
-    joined_columns,
-    with_unique_names,
+    join_columns,
+    make_sheet,
 )
 from neuronfair.errors import DataError, did_you_mean, one_line, require
 from neuronfair.limits import (
@@ -42,20 +42,20 @@ from neuronfair.limits import (
     unpack_gzip,
 )
 
-LARGE, _WIDE = 1_000_000, 2_000  # bytes from which on, and columns up to which, a quicker reader is worth a try
+MIN_QUICK, _MAX_WIDTH = 1_000_000, 2_000  # bytes from which on, and columns up to which, a quicker reader is worth a try
 _SEPARATORS = ",;\t|"
-_SAMPLE = 1 << 16  # letters by which the separator is chosen
+_SAMPLE_LETTERS = 1 << 16  # letters by which the separator is chosen
 _JSON_LINES = (".jsonl", ".ndjson")
-_SQLITE = b"SQLite format 3\0"
-_OTHERS = {  # what a file with such a name must begin like, and does not if it is read as text
+_SQLITE_MARK = b"SQLite format 3\0"
+_BINARY_KINDS = {  # what a file with such a name must begin like, and does not if it is read as text
     **dict.fromkeys((".xlsx", ".xlsm"), "a workbook"),
     **dict.fromkeys((".sqlite", ".sqlite3", ".db"), "an SQLite database"),
     ".zip": "a zip archive",
 }
-_TIMES = dict.fromkeys((".parquet", ".pq", ".feather", ".arrow", ".ipc"), 1)  # these say how large they are
+_COLUMNAR = dict.fromkeys((".parquet", ".pq", ".feather", ".arrow", ".ipc"), 1)  # these say how large they are
 NumberedRows = Iterator[tuple[int, list[str]]]  # rows of text with their numbers
-_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-_NOT_UTF8 = "the file is not UTF-8 and was read as Windows-1252: check letters such as ä, é or €"
+_UTF16 = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_NOT_UTF8_REMARK = "the file is not UTF-8 and was read as Windows-1252: check letters such as ä, é or €"
 
 
 def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
@@ -69,17 +69,17 @@ def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
     if isinstance(path, Sheet):
         return path
     if not isinstance(path, (str, Path)):
-        from neuronfair.domain.tables.arrow import sheet_of
+        from neuronfair.domain.tables.arrow import read_memory
 
-        return sheet_of(path)
-    path, inner = table_file(path)
+        return read_memory(path)
+    path, inner = split_table_name(path)
     try:
         with path.open("rb") as file:
             start = file.read(16)
-        if start == _SQLITE:
+        if start == _SQLITE_MARK:
             return read_sqlite(path, inner)
-        return _read(
-            read_bytes(path, times=_TIMES.get(path.suffix.lower(), TEXT_FACTOR)), path, path.suffix.lower(), inner
+        return _read_content(
+            read_bytes(path, times=_COLUMNAR.get(path.suffix.lower(), TEXT_FACTOR)), path, path.suffix.lower(), inner
         )
     except (EOFError, zlib.error):
         raise DataError(f"{path}: the gzip file is damaged or ends too early") from None
@@ -89,52 +89,52 @@ def read_sheet(path: str | Path | Sheet | Any) -> Sheet:
         raise DataError(f"{path}: cannot be read as CSV: {error}") from None
 
 
-def table_file(name: str | Path) -> tuple[Path, str | None]:
+def split_table_name(name: str | Path) -> tuple[Path, str | None]:
     """Return a file and the name of the table in it, if one is given: `people.sqlite::applicants`.
 
-    >>> table_file("people.sqlite::applicants")[1]
+    >>> split_table_name("people.sqlite::applicants")[1]
     'applicants'
     """
     path, colons, inner = str(name).rpartition("::")
     return (Path(name), None) if not colons or Path(name).exists() else (Path(path), inner)
 
 
-def _read(content: bytes, path: Path, suffix: str, inner: str | None) -> Sheet:
+def _read_content(content: bytes, path: Path, suffix: str, inner: str | None) -> Sheet:
     """Return the table in the content of a file; `suffix` is that of its name, or of a name in an archive."""
     from neuronfair.domain.tables import arrow
 
-    if suffix in _TIMES:
-        return arrow.read(content, path, suffix)
+    if suffix in _COLUMNAR:
+        return arrow.read_columnar(content, path, suffix)
     if content[:2] == b"\x1f\x8b":
         content, suffix = unpack_gzip(content, path, times=TEXT_FACTOR), Path(path.stem).suffix.lower()
     if content.startswith(b"PK\3\4"):
         if is_workbook(content, path):
             return read_workbook(content, path, inner)
-        name, content = archive_member(content, path, inner)
-        if content.startswith((b"PK\3\4", b"\x1f\x8b", _SQLITE)):
+        name, content = read_archive_member(content, path, inner)
+        if content.startswith((b"PK\3\4", b"\x1f\x8b", _SQLITE_MARK)):
             raise DataError(f"{path}: '{name}' is an archive or a database inside an archive. Unpack it first")
-        return _read(content, path, Path(name).suffix.lower(), None)
+        return _read_content(content, path, Path(name).suffix.lower(), None)
     if inner is not None:
         raise DataError(f"{path}: is one table, so '::{inner}' names nothing in it. Leave it out")
     if suffix in _JSON_LINES:
         return read_json_lines(content, path)
     if suffix == ".json":
         raise DataError(f"{path}: expected one JSON object on each line, in a file .jsonl. Save it so, or as CSV")
-    if content and suffix in _OTHERS:
-        raise DataError(f"{path}: is not {_OTHERS[suffix]}, though its name says so. Correct the name")
-    return _text(content, path)
+    if content and suffix in _BINARY_KINDS:
+        raise DataError(f"{path}: is not {_BINARY_KINDS[suffix]}, though its name says so. Correct the name")
+    return _read_text_table(content, path)
 
 
 def read_header(path: Path) -> list[str] | None:
     """Return the names of a CSV file's columns from its first lines; None where these are not enough."""
-    path, inner = table_file(path)
+    path, inner = split_table_name(path)
     if inner is not None or path.suffix.lower() in _JSON_LINES:
         return None
     with path.open("rb") as file:
-        content = file.read(_SAMPLE)
+        content = file.read(_SAMPLE_LETTERS)
     try:
-        text = content.decode("utf-8-sig", "strict" if len(content) < _SAMPLE else "ignore")
-        rows = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), skipinitialspace=True)
+        text = content.decode("utf-8-sig", "strict" if len(content) < _SAMPLE_LETTERS else "ignore")
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=_choose_separator(text), skipinitialspace=True)
         header = next((cells for cells in rows if any(map(str.strip, cells))), None)
     except (UnicodeDecodeError, csv.Error):
         return None
@@ -142,36 +142,36 @@ def read_header(path: Path) -> list[str] | None:
     return [name.strip() for name in header] if plain and header is not None else None
 
 
-def _text(content: bytes, path: Path) -> Sheet:
-    encoding = _MARKS.get(content[:2])
+def _read_text_table(content: bytes, path: Path) -> Sheet:
+    encoding = _UTF16.get(content[:2])
     if encoding is None and b"\0" in content:
         line = 1 + content.count(b"\n", 0, content.index(b"\0"))
         raise DataError(f"{path}: line {line}: holds a zero byte, so this is not a text file. Save the table as CSV")
     try:
-        return _csv(content, path, encoding or "utf-8-sig")
+        return _read_csv_table(content, path, encoding or "utf-8-sig")
     except UnicodeDecodeError:
         if encoding is not None:
             raise DataError(f"{path}: begins like a text file in UTF-16, but is none. Save it as UTF-8") from None
     try:
-        return _csv(content, path, "cp1252", (_NOT_UTF8,))
+        return _read_csv_table(content, path, "cp1252", (_NOT_UTF8_REMARK,))
     except UnicodeDecodeError:
         raise DataError(f"{path}: this is not a text file in UTF-8 or Windows-1252. Save the table as UTF-8") from None
 
 
-def _csv(content: bytes, path: Path, encoding: str, remarks: tuple[str, ...] = ()) -> Sheet:
+def _read_csv_table(content: bytes, path: Path, encoding: str, remarks: tuple[str, ...] = ()) -> Sheet:
     file = io.TextIOWrapper(io.BytesIO(content), encoding, newline="")
-    separator = _separator(file.read(_SAMPLE))
+    separator = _choose_separator(file.read(_SAMPLE_LETTERS))
     file.seek(0)
     # Checked before anything is read; separators inside texts are counted as well.
     cells_at_most = content.count(separator.encode()) + content.count(b"\n")
     check_size(len(content) + CELL_BYTES * cells_at_most, path)
-    if encoding == "utf-8-sig" and len(content) >= LARGE and (quick := _quick(content, path, separator)) is not None:
+    if encoding == "utf-8-sig" and len(content) >= MIN_QUICK and (quick := _read_fast(content, path, separator)) is not None:
         return quick
-    lines = _csv_lines(csv.reader(file, delimiter=separator, skipinitialspace=True))
-    return _table(lines, path, Meter(path, len(content)), unit="line", remarks=remarks)
+    lines = _number_lines(csv.reader(file, delimiter=separator, skipinitialspace=True))
+    return _build_sheet(lines, path, Meter(path, len(content)), unit="line", remarks=remarks)
 
 
-def _csv_lines(reader: Any) -> NumberedRows:
+def _number_lines(reader: Any) -> NumberedRows:
     """Yield the lines of a CSV file that are not blank, each with its number."""
     before = 0
     for cells in reader:
@@ -180,7 +180,7 @@ def _csv_lines(reader: Any) -> NumberedRows:
             yield line, cells
 
 
-def _quick(content: bytes, path: Path, separator: str) -> Sheet | None:
+def _read_fast(content: bytes, path: Path, separator: str) -> Sheet | None:
     """Return a table whose lines are all rows; None where only Python's reader is exact."""
     from neuronfair.domain.tables import arrow
 
@@ -192,19 +192,19 @@ def _quick(content: bytes, path: Path, separator: str) -> Sheet | None:
     except csv.Error:  # its quotation marks do not end
         return None
     check_width(header, path)
-    if not 2 <= len(header) <= _WIDE or not any(header):  # of one column, a line of blanks would be no row
+    if not 2 <= len(header) <= _MAX_WIDTH or not any(header):  # of one column, a line of blanks would be no row
         return None
     columns = arrow.read_csv(content, separator, len(header), path)
-    return None if columns is None else with_unique_names(path, header, columns, range(2, 2 + len(columns[0])))
+    return None if columns is None else make_sheet(path, header, columns, range(2, 2 + len(columns[0])))
 
 
-def _separator(sample: str) -> str:
+def _choose_separator(sample: str) -> str:
     """Return the separator with which most of the first lines have as many cells as the header; of a tie, the most."""
 
     def fit(separator: str) -> tuple[float, int]:
         reader = csv.reader(io.StringIO(sample, newline=""), delimiter=separator, skipinitialspace=True)
         widths = [len(cells) for cells in reader if any(map(str.strip, cells))]
-        if len(sample) == _SAMPLE and len(widths) > 1:
+        if len(sample) == _SAMPLE_LETTERS and len(widths) > 1:
             widths.pop()  # its end is not in the sample
         if not widths or widths[0] == 1:
             return 0.0, 1
@@ -213,11 +213,11 @@ def _separator(sample: str) -> str:
     return max(_SEPARATORS, key=fit)
 
 
-SECONDS = 60  # that a database may take to give its rows: a damaged one can lead in circles
+SQLITE_SECONDS = 60  # that a database may take to give its rows: a damaged one can lead in circles
 _ROWS_AT_ONCE, _CELLS_AT_ONCE = 1_000, 1 << 16
 
 
-def one_of(path: Path, kind: str, names: Sequence[str], wanted: str | None) -> str:
+def choose_name(path: Path, kind: str, names: Sequence[str], wanted: str | None) -> str:
     """Return the name of a table: the wanted one, or the only one."""
     if wanted is not None:
         if wanted not in names:
@@ -230,14 +230,14 @@ def one_of(path: Path, kind: str, names: Sequence[str], wanted: str | None) -> s
     return names[0]
 
 
-def archive_member(content: bytes, path: Path, wanted: str | None) -> tuple[str, bytes]:
+def read_archive_member(content: bytes, path: Path, wanted: str | None) -> tuple[str, bytes]:
     """Return the name and the content of the table in a zip archive, unpacked if it is not too large."""
     try:
         files = read_members(content, path, times=TEXT_FACTOR)
     except zipfile.BadZipFile as error:
         raise DataError(f"{path}: the zip archive is damaged ({one_line(error)})") from None
     tables = [name for name in files if not name.startswith("__MACOSX/") and PurePosixPath(name).name[:1] != "."]
-    name = one_of(path, "file", tables, wanted)
+    name = choose_name(path, "file", tables, wanted)
     return name, files[name]
 
 
@@ -260,10 +260,10 @@ def read_workbook(content: bytes, path: Path, wanted: str | None) -> Sheet:
                 raise DataError(f"{path}: '{name}' declares entities, or is not UTF-8, which no workbook needs")
         book = openpyxl.load_workbook(io.BytesIO(repack(files)), read_only=True, data_only=True, keep_links=False)
         with closing(book):
-            name = one_of(path, "sheet", [page.title for page in book.worksheets], wanted)
+            name = choose_name(path, "sheet", [page.title for page in book.worksheets], wanted)
             rows = enumerate(book[name].iter_rows(values_only=True), 1)
             texts = ((number, [_container_text(cell) for cell in row]) for number, row in rows)
-            return _table(_padded(_filled(texts, path)), path, Meter(path))
+            return _build_sheet(_pad_rows(_skip_blanks(texts, path)), path, Meter(path))
     except (DataError, TooLargeError):
         raise
     except Exception as error:  # a damaged workbook can fail anywhere in the reader
@@ -295,7 +295,7 @@ def read_json_lines(content: bytes, path: Path) -> Sheet:
         meter.count(ROW_BYTES + CELL_BYTES * len(header) + sum(map(len, row.values())))
         rows.append((number, row))
     lines = ((number, [row.get(name, "") for name in header]) for number, row in rows)
-    return _table(chain([(0, list(header))], _filled(lines, path)), path, Meter(path), unit="line")
+    return _build_sheet(chain([(0, list(header))], _skip_blanks(lines, path)), path, Meter(path), unit="line")
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -310,7 +310,7 @@ def read_sqlite(path: Path, wanted: str | None) -> Sheet:
         raise DataError(f"{path}: {log.name} holds changes that are not in the file yet. Close what writes to it first")
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)) as database:
-            end = time.monotonic() + SECONDS
+            end = time.monotonic() + SQLITE_SECONDS
             database.set_progress_handler(lambda: time.monotonic() > end, 10_000)
             database.execute("PRAGMA trusted_schema = OFF")
             database.execute("PRAGMA cell_size_check = ON")
@@ -319,16 +319,16 @@ def read_sqlite(path: Path, wanted: str | None) -> Sheet:
                 raise ValueError(f"it is damaged: {one_line(ValueError(verdict))}")
             listed = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
             names = [table for (table,) in database.execute(f"{listed} AND sql NOT LIKE 'CREATE VIRTUAL%'")]
-            name = one_of(path, "table", names, wanted).replace('"', '""')
+            name = choose_name(path, "table", names, wanted).replace('"', '""')
             cursor = database.execute(f'SELECT * FROM "{name}"')
             header = [column for column, *_ in cursor.description]
             lines = ((number, [_container_text(cell) for cell in line]) for number, line in enumerate(cursor, 1))
-            return _table(chain([(0, header)], _filled(lines, path)), path, Meter(path))
+            return _build_sheet(chain([(0, header)], _skip_blanks(lines, path)), path, Meter(path))
     except (sqlite3.Error, ValueError, OverflowError) as error:
         raise DataError(f"{path}: cannot be read as an SQLite database: {one_line(error)}") from None
 
 
-def _table(rows: NumberedRows, path: Path, meter: Meter, *, unit: str = "row", remarks: tuple[str, ...] = ()) -> Sheet:
+def _build_sheet(rows: NumberedRows, path: Path, meter: Meter, *, unit: str = "row", remarks: tuple[str, ...] = ()) -> Sheet:
     """Return numbered rows of text, the first of which is the header, as a table."""
     header = [name.strip() for name in next(rows, (0, []))[1]]
     if not header:
@@ -345,10 +345,10 @@ def _table(rows: NumberedRows, path: Path, meter: Meter, *, unit: str = "row", r
             column.add(texts)
     if not numbers:
         raise DataError(f"{path}: no rows after the header ({', '.join(header[:8])})")
-    return with_unique_names(path, header, [column.cells() for column in columns], numbers, unit=unit, remarks=remarks)
+    return make_sheet(path, header, [column.cells() for column in columns], numbers, unit=unit, remarks=remarks)
 
 
-def _filled(lines: Iterable[tuple[int, list[str]]], path: Path) -> NumberedRows:
+def _skip_blanks(lines: Iterable[tuple[int, list[str]]], path: Path) -> NumberedRows:
     """Yield rows that are not blank; few bytes may stand for many rows, so that their memory is limited."""
     meter = Meter(path)
     for number, cells in lines:
@@ -357,7 +357,7 @@ def _filled(lines: Iterable[tuple[int, list[str]]], path: Path) -> NumberedRows:
             yield number, cells
 
 
-def _padded(lines: NumberedRows) -> NumberedRows:
+def _pad_rows(lines: NumberedRows) -> NumberedRows:
     """Yield rows without empty cells beyond the width of the first one, the header, and filled up to it."""
     width = None
     for number, cells in lines:
@@ -396,10 +396,10 @@ def with_columns(table: Any, sensitive: Any) -> tuple[Any, Sequence[str]]:
         return table, tuple(map(str, sensitive))
     if hasattr(table, "domain") and hasattr(table, "labels"):  # not a column of that name
         raise DataError(f"{table.name}: this table has its own domain. Name its sensitive attributes")
-    sheet, columns = read_sheet(table), _columns(sensitive)
+    sheet, columns = read_sheet(table), _name_values(sensitive)
     if isinstance(sensitive, np.ndarray) and set(map(str, sensitive.flat)) <= set(sheet.columns):
         return table, tuple(map(str, sensitive.flat))
-    if _have_one_index(table, columns):
+    if _share_index(table, columns):
         columns = columns.loc[table.index]
     values = replace(read_sheet(columns), path=_VALUES_PATH)
     if len(values.lines) != len(sheet.lines):
@@ -408,10 +408,10 @@ def with_columns(table: Any, sensitive: Any) -> tuple[Any, Sequence[str]]:
             "the same order"
         )
     names = tuple(values.columns)
-    return joined_columns(sheet, values, names), names
+    return join_columns(sheet, values, names), names
 
 
-def _columns(values: Any) -> Any:
+def _name_values(values: Any) -> Any:
     if isinstance(values, np.ndarray):
         if values.ndim != 1:
             raise DataError(f"sensitive values: expected an array of one dimension, got the shape {values.shape}")
@@ -421,7 +421,7 @@ def _columns(values: Any) -> Any:
     return values
 
 
-def _have_one_index(table: Any, columns: Any) -> bool:
+def _share_index(table: Any, columns: Any) -> bool:
     """Return whether two pandas objects have the same unique index in any order."""
     if not (hasattr(table, "iloc") and hasattr(columns, "iloc")) or len(table) != len(columns):
         return False

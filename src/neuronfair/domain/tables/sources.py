@@ -27,7 +27,7 @@ from neuronfair.errors import DataError, NeuronFairError, did_you_mean, one_line
 
 CATALOG = Path(__file__).parent / "catalog"
 TIMEOUT_SECONDS = 30.0
-_CHUNK = 1 << 16
+_CHUNK_BYTES = 1 << 16
 
 DownloadProgress = Callable[[int, int | None], None]
 """Called with the bytes received so far and, where the server says, the bytes in all."""
@@ -70,7 +70,7 @@ SOURCES = {
 }
 
 
-def source(name: str) -> Source:
+def find_source(name: str) -> Source:
     """Return the origin of a data set by its name."""
     if name not in SOURCES:
         raise DataError(f"no data set '{name}'. {did_you_mean(name, SOURCES)}")
@@ -84,35 +84,35 @@ def cache_folder() -> Path:
     return platformdirs.user_cache_path("neuronfair")
 
 
-def local_files(name: str) -> tuple[Path, ...] | None:
+def find_local_files(name: str) -> tuple[Path, ...] | None:
     """Return the files of a data set, or None if one of them is not on this machine."""
-    files = source(name).files
-    present = tuple(path for path in (_find(file, source(name)) for file in files) if path is not None)
+    files = find_source(name).files
+    present = tuple(path for path in (_find_file(file, find_source(name)) for file in files) if path is not None)
     return present if len(present) == len(files) else None
 
 
-def read(name: str) -> tuple[str, ...]:
+def read_texts(name: str) -> tuple[str, ...]:
     """Return the text of each file of a data set after checking its checksum."""
     texts = []
-    for file in source(name).files:
-        path = _find(file, source(name))
+    for file in find_source(name).files:
+        path = _find_file(file, find_source(name))
         if path is None:
             raise DataError(
                 f"{name}: {file.name} is not on this machine. Run `neuronfair data get {name}`, "
                 f"or set NEURONFAIR_DATA to the folder that holds it"
             )
         content = read_bytes(path)
-        _check(content, file, str(path))
+        _check_digest(content, file, str(path))
         texts.append(content.decode("utf-8"))
     return tuple(texts)
 
 
-def get(name: str, progress: DownloadProgress | None = None) -> tuple[Path, ...]:
+def get_files(name: str, progress: DownloadProgress | None = None) -> tuple[Path, ...]:
     """Return the files of a data set, downloading missing ones to the cache.
 
     A download is kept only if its checksum is right.
     """
-    return tuple(_find(file, source(name)) or _download(file, name, progress) for file in source(name).files)
+    return tuple(_find_file(file, find_source(name)) or _download(file, name, progress) for file in find_source(name).files)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -124,7 +124,7 @@ def read_bytes(path: Path) -> bytes:
         raise DataError(f"{path}: cannot be read: {one_line(error)}") from None
 
 
-def _find(file: SourceFile, origin: Source) -> Path | None:
+def _find_file(file: SourceFile, origin: Source) -> Path | None:
     paths = [CATALOG / f"{file.name}.gz"] if origin.bundled else [cache_folder() / file.name]
     if not origin.bundled and (folder := os.environ.get("NEURONFAIR_DATA")):
         places = (Path(folder), Path(folder) / "structured")
@@ -132,7 +132,7 @@ def _find(file: SourceFile, origin: Source) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _check(content: bytes, file: SourceFile, place: str) -> None:
+def _check_digest(content: bytes, file: SourceFile, place: str) -> None:
     counted = b"\n".join(content.splitlines()[1:]) if file.rows_only else content
     got = hashlib.sha256(counted).hexdigest()
     if got not in file.sha256:
@@ -147,12 +147,12 @@ def _download(file: SourceFile, name: str, progress: DownloadProgress | None) ->
     for url in file.urls:
         try:
             content = _fetch(url, progress)
-            _check(content, file, url)
+            _check_digest(content, file, url)
         # A server can fail in many ways; each is one line of the message, and the next address is tried.
         except (OSError, http.client.HTTPException, ValueError, KeyError, zipfile.BadZipFile, NeuronFairError) as error:
             failures.append(str(error) if isinstance(error, NeuronFairError) else f"{url}: {one_line(error)}")
         else:
-            return _write(content, cache_folder() / file.name)
+            return _cache_file(content, cache_folder() / file.name)
     raise DataError(
         f"{name}: {file.name} could not be downloaded ({'; '.join(failures) or 'no address is known'}). "
         f"Check the network, or set NEURONFAIR_DATA to a folder that holds the file"
@@ -165,7 +165,7 @@ def _fetch(url: str, progress: DownloadProgress | None) -> bytes:
     with urllib.request.urlopen(address, timeout=TIMEOUT_SECONDS) as reply:
         length = reply.headers.get("Content-Length")
         total = int(length) if length else None
-        while chunk := reply.read(_CHUNK):
+        while chunk := reply.read(_CHUNK_BYTES):
             received += chunk
             limits.check_size(len(received), address)
             if progress:
@@ -179,7 +179,7 @@ def _fetch(url: str, progress: DownloadProgress | None) -> bytes:
     return content
 
 
-def _write(content: bytes, path: Path) -> Path:
+def _cache_file(content: bytes, path: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(path) as partial:
@@ -195,13 +195,13 @@ YES_NO = {"0": "no", "1": "yes"}
 VISITS = {"0": "under 10 visits", "1": "10 visits or more"}
 RawColumns = Mapping[str, Sequence[str | int]]
 
-_ADULT = (
+_ADULT_COLUMNS = (
     "age workclass fnlwgt education education_num marital_status occupation relationship race sex "
     "capital_gain capital_loss hours_per_week native_country income"
 )
 
 
-def _columns(names: Sequence[str], rows: Iterable[Sequence[str]]) -> dict[str, list[str]]:
+def _make_columns(names: Sequence[str], rows: Iterable[Sequence[str]]) -> dict[str, list[str]]:
     return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
@@ -210,19 +210,19 @@ def _floor(column: Sequence[str], divisor: int, low: int = -(2**63), high: int =
     return [min(max(int(cell) // divisor, low), high) for cell in column]
 
 
-def _floored(table: Mapping[str, list[str]], **divisors: int) -> RawColumns:
+def _floor_cells(table: Mapping[str, list[str]], **divisors: int) -> RawColumns:
     return {name: _floor(column, divisors[name]) if name in divisors else column for name, column in table.items()}
 
 
-def _renamed(column: Sequence[str], names: Mapping[str, str]) -> list[str]:
+def _rename_cells(column: Sequence[str], names: Mapping[str, str]) -> list[str]:
     return [names[cell] for cell in column]
 
 
-def _adult(*texts: str) -> dict[str, list[str]]:
+def _read_adult(*texts: str) -> dict[str, list[str]]:
     lines = (line for text in texts for line in text.splitlines())
     # The test file begins with a comment line and ends its labels in a full stop.
-    return _columns(
-        _ADULT.split(), [line.rstrip(".").split(", ") for line in lines if line and not line.startswith("|")]
+    return _make_columns(
+        _ADULT_COLUMNS.split(), [line.rstrip(".").split(", ") for line in lines if line and not line.startswith("|")]
     )
 
 
@@ -231,17 +231,17 @@ def adult_default(train: str, test: str) -> RawColumns:
 
     `fnlwgt` is the sampling weight of a record; `education_num` is the rank of `education`.
     """
-    return {k: column for k, column in _adult(train, test).items() if k not in ("fnlwgt", "education_num")}
+    return {k: column for k, column in _read_adult(train, test).items() if k not in ("fnlwgt", "education_num")}
 
 
 def adult_paper(train: str, test: str) -> RawColumns:
     """Return the 32,561 training rows of Adult with the published coarser numbers."""
-    table = _adult(train)
+    table = _read_adult(train)
     del table["education_num"]
-    return _floored(table, age=10, fnlwgt=20_000, capital_gain=1_000, capital_loss=100)
+    return _floor_cells(table, age=10, fnlwgt=20_000, capital_gain=1_000, capital_loss=100)
 
 
-_GERMAN = (
+_GERMAN_COLUMNS = (
     "checking_status duration credit_history purpose credit_amount savings_status employment installment_commitment "
     "sex other_parties residence property_magnitude age other_payment_plans housing existing_credits job "
     "num_dependents own_telephone foreign_worker credit"
@@ -250,17 +250,17 @@ _GERMAN = (
 
 def german_default(text: str) -> dict[str, list[str]]:
     """Return the 1,000 applicants of German credit in words."""
-    table = _columns(_GERMAN.split(), [line.split() for line in text.splitlines()])
+    table = _make_columns(_GERMAN_COLUMNS.split(), [line.split() for line in text.splitlines()])
     words = _catalog_file("german.words.toml")["words"]
     spelled = {name: [words.get(cell, cell) for cell in column] for name, column in table.items()}
-    return spelled | {"credit": _renamed(table["credit"], {"1": "good", "2": "bad"})}
+    return spelled | {"credit": _rename_cells(table["credit"], {"1": "good", "2": "bad"})}
 
 
 def german_paper(text: str) -> RawColumns:
     """Return the published balanced sample of 600 applicants with its coarser numbers."""
     chosen = _catalog_file("german.words.toml")["sample"]["rows"]
     sample = {name: [column[i] for i in chosen] for name, column in german_default(text).items()}
-    return _floored(sample, credit_amount=100, age=10)
+    return _floor_cells(sample, credit_amount=100, age=10)
 
 
 def bank_default(text: str) -> dict[str, list[str]]:
@@ -269,7 +269,7 @@ def bank_default(text: str) -> dict[str, list[str]]:
     `duration`, the length of the call, is known only after the call; it is kept because the paper's models use it.
     """
     header, *rows = csv.reader(text.splitlines(), delimiter=";")
-    return _columns(header, rows)
+    return _make_columns(header, rows)
 
 
 def bank_paper(text: str) -> RawColumns:
@@ -284,16 +284,16 @@ def bank_paper(text: str) -> RawColumns:
     }
 
 
-_COMPAS = (
+_COMPAS_COLUMNS = (
     "sex age race juv_fel_count juv_misd_count juv_other_count priors_count "
     "age_cat c_charge_degree c_charge_desc two_year_recid"
 )
-_RARE_CHARGE = 20
+_MIN_CHARGES = 20
 
 
-def _compas(text: str) -> dict[str, list[str]]:
+def _read_compas(text: str) -> dict[str, list[str]]:
     """Return the rows and columns of COMPAS that AIF360 keeps."""
-    names = _COMPAS.split()
+    names = _COMPAS_COLUMNS.split()
     header, *rows = csv.reader(text.splitlines())
     # Some names stand twice in the published header; the first one is meant.
     place = {name: header.index(name) for name in header}
@@ -309,7 +309,7 @@ def _compas(text: str) -> dict[str, list[str]]:
             and all(row[place[name]] != "" for name in names)
         )
 
-    return _columns(names, [[row[place[name]] for name in names] for row in rows if kept(row)])
+    return _make_columns(names, [[row[place[name]] for name in names] for row in rows if kept(row)])
 
 
 def compas_default(text: str) -> RawColumns:
@@ -318,35 +318,35 @@ def compas_default(text: str) -> RawColumns:
     `age_cat` repeats `age` and is left out. Charges are compared in lower case (some are spelt in two ways), and those
     with fewer than 20 defendants are called "other".
     """
-    table = _compas(text)
+    table = _read_compas(text)
     del table["age_cat"]
     charges = [charge.lower() for charge in table["c_charge_desc"]]
     often = Counter(charges)
     return table | {
-        "c_charge_degree": _renamed(table["c_charge_degree"], {"F": "felony", "M": "misdemeanor"}),
-        "c_charge_desc": [charge if often[charge] >= _RARE_CHARGE else "other" for charge in charges],
-        "two_year_recid": _renamed(table["two_year_recid"], YES_NO),
+        "c_charge_degree": _rename_cells(table["c_charge_degree"], {"F": "felony", "M": "misdemeanor"}),
+        "c_charge_desc": [charge if often[charge] >= _MIN_CHARGES else "other" for charge in charges],
+        "two_year_recid": _rename_cells(table["two_year_recid"], YES_NO),
     }
 
 
 def compas_paper(text: str) -> RawColumns:
     """Return COMPAS as AIF360 encodes it: 7 numbers and 394 flags, which know nothing of each other."""
-    table = _compas(text)
+    table = _read_compas(text)
     columns: dict[str, Sequence[str | int]] = {name: table[name] for name in list(table)[:7]}
     columns["race"] = ["Caucasian" if cell == "Caucasian" else "not Caucasian" for cell in table["race"]]
     for name in ("age_cat", "c_charge_degree", "c_charge_desc"):
-        columns |= _flags(name, table[name], sorted(set(table[name])))
-    return columns | {"two_year_recid": _renamed(table["two_year_recid"], YES_NO)}
+        columns |= _make_flags(name, table[name], sorted(set(table[name])))
+    return columns | {"two_year_recid": _rename_cells(table["two_year_recid"], YES_NO)}
 
 
-def _flags(name: str, column: Sequence[str], values: Sequence[str]) -> dict[str, list[int]]:
+def _make_flags(name: str, column: Sequence[str], values: Sequence[str]) -> dict[str, list[int]]:
     return {f"{name}={value}": [int(cell == value) for cell in column] for value in values}
 
 
-def _meps(text: str) -> tuple[dict[str, list[str]], Any]:
+def _read_meps(text: str) -> tuple[dict[str, list[str]], Any]:
     """Return the table of MEPS in code-book values, and what is known of its columns."""
     code_book = _catalog_file("meps.words.toml")
-    table = _columns([*code_book, "UTILIZATION"], list(csv.reader(text.splitlines()))[1:])
+    table = _make_columns([*code_book, "UTILIZATION"], list(csv.reader(text.splitlines()))[1:])
     for name, column in code_book.items():
         if "codes" in column:
             table[name] = [column["codes"][int(cell)] for cell in table[name]]
@@ -355,9 +355,9 @@ def _meps(text: str) -> tuple[dict[str, list[str]], Any]:
 
 def meps_default(text: str) -> RawColumns:
     """Return the 15,675 people of MEPS panel 21 in the words of its code book."""
-    table, code_book = _meps(text)
+    table, code_book = _read_meps(text)
     columns = {c["name"]: [c.get("words", {}).get(v, v) for v in table[name]] for name, c in code_book.items()}
-    return columns | {"utilization": _renamed(table["UTILIZATION"], VISITS)}
+    return columns | {"utilization": _rename_cells(table["UTILIZATION"], VISITS)}
 
 
 def meps_paper(text: str) -> RawColumns:
@@ -365,14 +365,14 @@ def meps_paper(text: str) -> RawColumns:
 
     The source has no HIBPDX, so these are 134 columns where the published model takes 137.
     """
-    table, code_book = _meps(text)
+    table, code_book = _read_meps(text)
     numbers = ("AGE", "RACE", "PCS42", "MCS42", "K6SUM42")
     columns: dict[str, Sequence[str | int]] = {name: table[name] for name in numbers}
     for name in code_book:
         if name not in numbers:
-            columns |= _flags(name, table[name], sorted(set(table[name]), key=int))
+            columns |= _make_flags(name, table[name], sorted(set(table[name]), key=int))
     del columns["SEX=2"]
-    return columns | {"UTILIZATION": _renamed(table["UTILIZATION"], VISITS)}
+    return columns | {"UTILIZATION": _rename_cells(table["UTILIZATION"], VISITS)}
 
 
 RECIPES: dict[tuple[str, str], Callable[..., RawColumns]] = {

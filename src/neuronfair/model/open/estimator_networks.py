@@ -106,7 +106,7 @@ def linear_layer(
     for place, attribute in enumerate(domain.attributes):
         codes = _points(attribute)
         adds = _added(transform, base, start, place, codes)
-        middle = _on_line(attribute, codes, adds) if attribute.ordered or attribute.size <= 2 else None
+        middle = _on_line(attribute, codes, adds) if attribute.is_ordered or attribute.size <= 2 else None
         if middle is not None and every and len(codes) < attribute.size <= MAX_CURVE:
             middle = _everywhere(transform, base, start, place, attribute, adds)
         straight = middle is not None
@@ -116,7 +116,7 @@ def linear_layer(
                 raise NotLinear(f"the preprocessing of '{attribute.name}' is not linear in its values")
             codes = np.arange(attribute.size)
             adds = _added(transform, base, start, place, codes)
-        if straight or (attribute.ordered and attribute.size > MAX_LOOKUP):
+        if straight or (attribute.is_ordered and attribute.size > MAX_LOOKUP):
             line, column, shift = _as_number(attribute, adds, middle)
             if not straight:
                 bent = np.flatnonzero((adds != 0).any(0))
@@ -149,7 +149,7 @@ def _points(attribute: Attribute) -> np.ndarray:
     """Return the codes to try: all of a nominal attribute, some of a number, the last one that of an empty cell."""
     if attribute.values or attribute.size <= POINTS:
         return np.arange(attribute.size)
-    return np.unique([*np.linspace(0, attribute.points - 1, POINTS).astype(np.int64), attribute.size - 1])
+    return np.unique([*np.linspace(0, attribute.grid_size - 1, POINTS).astype(np.int64), attribute.size - 1])
 
 
 def _added(transform: Transform, base: Tensor, start: np.ndarray, place: int, codes: np.ndarray) -> np.ndarray:
@@ -181,7 +181,7 @@ def _everywhere(
     transform: Transform, base: Tensor, start: np.ndarray, place: int, attribute: Attribute, adds: np.ndarray
 ) -> float | None:
     """Return the same as `_on_line`, checked for all values of a number between the ends of `adds`."""
-    count = attribute.points
+    count = attribute.grid_size
     last = adds[-1 if attribute.empty is None else -2]
     for codes in np.array_split(np.arange(count), -(-count // PART)):
         line = adds[0] + (codes / max(1, count - 1))[:, None] * (last - adds[0])
@@ -200,7 +200,7 @@ def _as_number(
     """
     middle = 0.5 if middle is None else middle
     low, step = (0.0, 1.0) if attribute.values else (float(attribute.low), float(attribute.step))
-    last = attribute.points - 1
+    last = attribute.grid_size - 1
     first, way = adds[0], adds[-1 if attribute.empty is None else -2] - adds[0]
     scaled = dataclasses.replace(
         attribute, encode="scaled", center=low + step * middle * last, scale=step * (last / 2 or 1.0)

@@ -232,7 +232,7 @@ def cells_of(attribute: Attribute, categories: Collection[Any] = ()) -> dict[int
     """
     if not attribute.values:
         check_size(attribute.size, f"attribute '{attribute.name}', which has {attribute.size:,} values,", times=100)
-        numbers: dict[int, Any] = {code: attribute.value(code) for code in range(attribute.points)}
+        numbers: dict[int, Any] = {code: attribute.value(code) for code in range(attribute.grid_size)}
         return numbers if attribute.empty is None else numbers | {attribute.empty: np.nan}
     texts = {text.strip(): text for text in categories if isinstance(text, str)}
     spelled: dict[str, str | float] = {**texts}

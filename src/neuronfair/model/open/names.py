@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from neuronfair.domain.cells import canonical_number, cell_text, numbers_first
+from neuronfair.domain.cells import canonical_number, cell_text, size_sort_key
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError, did_you_mean
 
@@ -254,7 +254,7 @@ def find_labels(domain: TableDomain, predictions: np.ndarray) -> Labels | None:
     classes = () if domain.target is None else tuple(map(cell_text, domain.target.classes))
     domain_labels = Labels(classes, "it returns the names of classes")
     distinct = list(dict.fromkeys(predictions.tolist()))
-    numbers = sorted({_to_number_text(answer) for answer in distinct}, key=numbers_first)
+    numbers = sorted({_to_number_text(answer) for answer in distinct}, key=size_sort_key)
     are_classes = all(domain_labels._find_class(answer) >= 0 for answer in distinct)
     if predictions.dtype.kind in "biuf":
         if set(numbers) <= {"0", "1"} or predictions.dtype.kind == "b":

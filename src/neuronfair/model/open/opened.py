@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import ColumnType
-from neuronfair.domain.tables.dataset import limited
+from neuronfair.domain.tables.dataset import limit_domain
 from neuronfair.errors import ModelError, one_line, require
 from neuronfair.formatting import listing
 from neuronfair.model.blackbox import BlackBox, uncounted
@@ -323,7 +323,7 @@ def restrict_to_inputs(request: Request) -> Request:
     if not varied:
         raise request.error("every attribute that it reads has one value only")
     # A domain needs sensitive attributes; readers do not use them.
-    inputs = limited(domain.with_sensitive(varied[0]), [domain.names[column] for column in columns])
+    inputs = limit_domain(domain.with_sensitive(varied[0]), [domain.names[column] for column in columns])
     unused = tuple(name for name in domain.names if name not in inputs.names)
     return replace(request, domain=inputs, rows=request.rows[:, columns], unused=unused)
 

@@ -304,7 +304,7 @@ def build_axes(forest: Forest, domain: TableDomain, classes: Sequence[Tensor], w
     a nominal attribute that move it alike stand together, so that a cut between them tells something.
     """
     return tuple(
-        _build_axis(c, forest.cells[c], classes[c], None if attribute.ordered else _find_effects(forest, c, weights))
+        _build_axis(c, forest.cells[c], classes[c], None if attribute.is_ordered else _find_effects(forest, c, weights))
         for c, attribute in enumerate(domain.attributes)
         if c not in domain.sensitive_columns
     )

@@ -450,4 +450,4 @@ def numbers_of(attribute: Attribute) -> int:
 def _middle(attribute: Attribute) -> float:
     """Return the place among an attribute's numbers at which a network sees an empty cell."""
     center = (attribute.center - attribute.low) / attribute.step
-    return center if 0 <= center <= attribute.points - 1 else (attribute.points - 1) / 2
+    return center if 0 <= center <= attribute.grid_size - 1 else (attribute.grid_size - 1) / 2

@@ -81,10 +81,10 @@ def _code(attribute: Attribute, value: str | float, known: Mapping[str, int]) ->
     if number is None or not math.isfinite(number):
         raise CertificateError(f"'{text}' is no number that '{attribute.name}' could be")
     place = (number - attribute.low) / attribute.step
-    if not -0.5 <= place < attribute.points:
+    if not -0.5 <= place < attribute.grid_size:
         raise CertificateError(f"'{text}' lies outside '{attribute.name}'")
     code = round(place)
-    if not 0 <= code < attribute.points or (attribute.kind != "continuous" and abs(place - code) > ON_GRID):
+    if not 0 <= code < attribute.grid_size or (attribute.kind != "continuous" and abs(place - code) > ON_GRID):
         raise CertificateError(f"'{text}' is no value of '{attribute.name}'")
     return code
 
@@ -112,7 +112,7 @@ def _meeting(attribute: Attribute, condition: RuleCondition) -> Bools:
         numbers = float(attribute.low) + float(attribute.step) * np.arange(attribute.size, dtype=np.float64)
         near = VALUE_TOLERANCE * max(1.0, abs(attribute.low), abs(attribute.high))
         met = (numbers >= condition.low - near) & (numbers <= condition.high + near)
-        met[attribute.points :] = False
+        met[attribute.grid_size :] = False
         return met
     known = {label: code for code, label in enumerate(attribute.values)}
     for value in condition:

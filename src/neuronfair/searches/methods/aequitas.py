@@ -50,7 +50,7 @@ class Aequitas(ChoosesAhead):
 
     def start(self, context: SearchContext, state: State) -> State:
         """Return the chains with equal chances for every attribute and direction."""
-        rows, free = state["rows"], context.domain.free.double()
+        rows, free = state["rows"], context.domain.changeable.double()
         return state | {
             "base": rows,
             "missed": torch.zeros(len(rows), dtype=torch.bool, device=rows.device),
@@ -72,7 +72,7 @@ class Aequitas(ChoosesAhead):
         # `neighbours` steps down for numbers below one half, and turns round at a bound; nominal attributes change to
         # any value.
         down = torch.where(u < state["down"].gather(1, column), 0.25, 0.75)
-        way = torch.where(context.domain.ordered[column], down, v)
+        way = torch.where(context.domain.is_ordered[column], down, v)
         near = in_scale(context, state, base, context.domain.neighbours(base, way.expand(base.shape)), t)
         code = near.gather(1, column)
         moved = context.domain.move(base, base.scatter(1, column, code))

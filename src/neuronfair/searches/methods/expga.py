@@ -63,7 +63,7 @@ class ExpgaGlobal:
         near = neighbours(context, rows, u)
         scores = context.network.scores(near.flatten(0, 1)).view(*near.shape[:2], context.network.outputs)
         weights = explain((near == rows[:, None]).double(), scores.double()).amax(2)
-        sensitive = weights.masked_fill(context.domain.free, -torch.inf).amax(1, keepdim=True)
+        sensitive = weights.masked_fill(context.domain.changeable, -torch.inf).amax(1, keepdim=True)
         return (weights > sensitive).sum(1)
 
 

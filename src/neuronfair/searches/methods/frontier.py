@@ -114,21 +114,21 @@ class Frontier:
         columns = _looked_up(context.free, (u * len(context.free)).long())
         sizes, points, old = (
             _looked_up(domain.sizes, columns),
-            _looked_up(domain.points, columns),
+            _looked_up(domain.grid_sizes, columns),
             rows.gather(1, columns),
         )
         # Inside, the length of a move is log-uniform: most are short, some reach across the whole range.
-        way = torch.exp(v * _looked_up(torch.log(domain.points - 0.01).double(), columns)).long()
+        way = torch.exp(v * _looked_up(torch.log(domain.grid_sizes - 0.01).double(), columns)).long()
         above, below = old + way, old - way
         up = torch.where(w < 0.5, below < 0, above < points)  # at a bound it turns round
         # Elsewhere a move leads to any other code.
         anywhere = old + 1 + (v * _looked_up((domain.sizes - 1).double(), columns)).long()
         anywhere = torch.where(anywhere >= sizes, anywhere - sizes, anywhere)
-        steps = _looked_up(domain.ordered, columns) & (old < points) & state["inside"][:, None]
+        steps = _looked_up(domain.is_ordered, columns) & (old < points) & state["inside"][:, None]
         codes = torch.where(steps, torch.where(up, above, below), anywhere)
         exists = (codes >= 0) & (codes < sizes) & (codes != old)
         codes = torch.where(exists, codes, old)
-        if domain.restricted:
+        if domain.is_restricted:
             moved = rows[:, None].repeat(1, self.candidates, 1).scatter(2, columns[..., None], codes[..., None])
             exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
             codes = torch.where(exists, codes, old)
@@ -146,7 +146,7 @@ class Frontier:
         relative = context.decision.measure_split_depth(high, low) / (rise.abs() + fall.abs()).clamp(min=1e-6)
         edges, lengths = binning(relative.dtype, relative.device)
         way = (codes - state["rows"].gather(1, columns)).abs().clamp(max=len(lengths) - 1)
-        distance = _looked_up(lengths, way * _looked_up(context.domain.ordered, columns))
+        distance = _looked_up(lengths, way * _looked_up(context.domain.is_ordered, columns))
         return high, low, (columns * DEPTH_BINS + torch.bucketize(relative, edges)) * LENGTH_BINS + distance
 
     def _redrawn(self, context: SearchContext, state: State, t: int) -> Tensor:

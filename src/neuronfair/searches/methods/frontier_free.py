@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.draws import Draws
-from neuronfair.domain.population.plausible import Plausible
+from neuronfair.domain.population.plausible import PlausibleDomain
 from neuronfair.domain.twins import Domain
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision, compute_margins, include_row
@@ -98,7 +98,7 @@ class Effects:
     def blank(domain: Domain, cells: EffectCells, outputs: int) -> Effects:
         """Return effects of 0."""
         most = max(2, min(MAX_PLACES_PER_ATTRIBUTE, MAX_PLACES // domain.codes_per_row))
-        places = torch.where(domain.free, cells.count.clamp(max=most), 1)
+        places = torch.where(domain.changeable, cells.count.clamp(max=most), 1)
         table = torch.zeros(int(places.sum()), outputs + 1, dtype=torch.float64, device=domain.device)
         return Effects(cells, places, places.cumsum(0) - places, table, table.new_zeros(outputs + 1))
 
@@ -261,7 +261,7 @@ class FrontierFree:
         relative = depth / self.noise[columns]
         bins = torch.bucketize(relative, binning(relative.dtype, relative.device)[0])
         length = torch.log2((there - here).abs().clamp(min=1).double()).long().clamp(max=LENGTH_BINS - 1)
-        return (columns * DEPTH_BINS + bins) * LENGTH_BINS + torch.where(context.domain.ordered[columns], length, 0)
+        return (columns * DEPTH_BINS + bins) * LENGTH_BINS + torch.where(context.domain.is_ordered[columns], length, 0)
 
     def _moves(self, context: SearchContext, state: State, t: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return random moves: attribute, new code, whether the new row exists, whether it is known: (n, m) each."""
@@ -269,10 +269,10 @@ class FrontierFree:
         u = context.draws.uniform(t, state["origin"], 5 * self.candidates, use="moves")
         which, how_far, side, kind, within = u.chunk(5, 1)
         columns = context.free[(which * len(context.free)).long()]
-        old, ordered = rows.gather(1, columns), domain.ordered[columns]
+        old, ordered = rows.gather(1, columns), domain.is_ordered[columns]
         here, count = cells.of_codes(columns, old), cells.count[columns]
         # Half of the moves of ordered attributes are log-uniform in length, mostly short; the others lead anywhere.
-        points = count if cells.known else domain.points[columns]
+        points = count if cells.known else domain.grid_sizes[columns]
         way = torch.exp(how_far * torch.log(points - 0.01)).long() * torch.where(side < 0.5, -1, 1)
         way = torch.where((here + way < 0) | (here + way >= points), -way, way)
         anywhere = torch.where(
@@ -299,7 +299,7 @@ class FrontierFree:
             return rows
         columns = _every_column(rows)
         u, which = context.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="roam").chunk(2, 1)
-        drawn = torch.where(domain.free, cells.draw(columns, cells.of_codes(columns, rows), u), rows)
+        drawn = torch.where(domain.changeable, cells.draw(columns, cells.of_codes(columns, rows), u), rows)
         for share in REDRAWN_SHARES:  # as many attributes as the rules allow
             codes = torch.where(which < share, drawn, rows)
             rows = torch.where(domain.valid(codes)[:, None], codes, rows)
@@ -309,8 +309,8 @@ class FrontierFree:
         """Return a promising one of some random records for each chain, with its sensitive values."""
         domain, d = context.domain, rows.shape[1]
         u = context.draws.uniform(t, origin, DRAWS * domain.draws_per_row, use="redraw").view(len(rows) * DRAWS, -1)
-        if not isinstance(domain, Plausible) or domain.population.draws_per_row == d:  # a number for each attribute
-            u[:, :d] = torch.where(domain.ordered, to_the_ends(u[:, :d]), u[:, :d])
+        if not isinstance(domain, PlausibleDomain) or domain.population.draws_per_row == d:  # a number for each attribute
+            u[:, :d] = torch.where(domain.is_ordered, to_the_ends(u[:, :d]), u[:, :d])
         drawn = domain.move(rows.repeat_interleave(DRAWS, 0), domain.rows_at(u)).view(len(rows), DRAWS, d)
         # The first that may be a finding, not the likeliest, which would all be similar.
         best = self.effects.of_rows(drawn.flatten(0, 1), context.decision).clamp(max=0).view(len(rows), DRAWS).argmax(1)

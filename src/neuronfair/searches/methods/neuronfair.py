@@ -162,7 +162,7 @@ class NeuronFair(ChoosesAhead):
     def _some(self, context: SearchContext, state: State, codes: Tensor, t: int) -> Tensor:
         """Return the codes of a log-uniform number of the attributes that would change, and the old ones elsewhere."""
         base = state["base"]
-        changes = context.domain.free & (codes >= 0) & (codes < context.domain.sizes) & (codes != base)
+        changes = context.domain.changeable & (codes >= 0) & (codes < context.domain.sizes) & (codes != base)
         u = context.draws.uniform(t, state["origin"], 1 + base.shape[1], use="some")
         count = ((changes.sum(1, keepdim=True) + 1.0).double() ** u[:, :1]).floor()
         rank = u[:, 1:].masked_fill(~changes, 2.0).argsort(1).argsort(1)
@@ -176,7 +176,7 @@ class NeuronFair(ChoosesAhead):
             codes = random_neighbours(context, state, base, t)
         if self.choice == "softmax":  # Algorithm 3, lines 10 to 16: every attribute for itself
             size = context.network.encoding.influence(g + g_twin, base).double()
-            inverse = (1 / size.clamp(min=TINY)).masked_fill(~context.domain.free, -torch.inf)
+            inverse = (1 / size.clamp(min=TINY)).masked_fill(~context.domain.changeable, -torch.inf)
             u = context.draws.uniform(t, state["origin"], base.shape[1], use="choice")
             return torch.where(u < inverse.softmax(1), codes, base)
         if self.choice == "inverse":
@@ -184,5 +184,5 @@ class NeuronFair(ChoosesAhead):
         elif self.choice == "harm":
             weights = inverse_harm(context, state, codes)
         else:
-            weights = context.domain.free.double().expand(base.shape)
+            weights = context.domain.changeable.double().expand(base.shape)
         return one_attribute(context, state, base, codes, weights, t)

@@ -203,7 +203,7 @@ def _beyond(context: SearchContext, rows: Tensor, path: Path, u: Tensor, *, loca
     before the negated constraint is kept, and the path after it is dropped. Without such a row the rank is infinite.
     """
     domain, depth = context.domain, path.column.shape[1]
-    free = path.exists & domain.free[path.column]
+    free = path.exists & domain.changeable[path.column]
     paths = path.negated_in_turn()  # (n, child, constraint)
     if local:
         kept, exists = paths.exists, free
