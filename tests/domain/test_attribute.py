@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronfair.domain.attribute import Attribute, find_parents, check_graph
+from neuronfair.domain.attribute import Attribute, check_graph, find_parents
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import Cells

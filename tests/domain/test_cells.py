@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from neuronfair.domain.attribute import Attribute
-from neuronfair.domain.cells import canonical_number, cell_text, size_sort_key, parse_number
+from neuronfair.domain.cells import canonical_number, cell_text, parse_number, size_sort_key
 from neuronfair.domain.schema.infer import draft_domain
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.files import read_sheet

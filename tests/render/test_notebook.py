@@ -21,7 +21,9 @@ def test_a_notebook_without_widgets_has_no_bar_and_no_warning(monkeypatch):
 
 
 def test_the_card_says_what_was_left_out():
-    data = DataReport("people", 50, 2, ("sex",), left_out=(ExcludedColumn("id", "a number"), ExcludedColumn("name", "names")))
+    data = DataReport(
+        "people", 50, 2, ("sex",), left_out=(ExcludedColumn("id", "a number"), ExcludedColumn("name", "names"))
+    )
     assert "50 records, 2 attributes, 2 columns left out" in verdict_card(reports.report(data=data))
 
 

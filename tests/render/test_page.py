@@ -493,7 +493,9 @@ def test_probabilities_stand_in_the_place_of_margins():
 
 def test_columns_that_were_left_out_are_listed():
     text = read(
-        reports.report(data=DataReport("people", 50, 2, ("sex",), left_out=(ExcludedColumn("id", "every cell is different"),)))
+        reports.report(
+            data=DataReport("people", 50, 2, ("sex",), left_out=(ExcludedColumn("id", "every cell is different"),))
+        )
     ).text
     assert "1 column of the data set left out" in text
     assert "idevery cell is different" in text

@@ -306,9 +306,7 @@ def _read_with_domain(
         attributes = tuple(replace(a, encode="none") if a.name in not_inputs else a for a in domain.attributes)
         domain = replace(domain, attributes=attributes)
     if left_out and text is not None:
-        text = (
-            f"# Without {', '.join(quote(column.column) for column in left_out)}: {UNREAD}.\n{format_domain(domain)}"
-        )
+        text = f"# Without {', '.join(quote(column.column) for column in left_out)}: {UNREAD}.\n{format_domain(domain)}"
     elif not_inputs and text is not None:
         text = format_domain(domain)
     if isinstance(table, Dataset):

@@ -198,9 +198,7 @@ class _Stages:
         fitting = count_progress(show, "Fitting the population model (columns)")
         tasks_to_do: list[Callable[[], Any]] = [partial(check_encoding, prepared.opened_model, data)]
         if own_records is None:
-            tasks_to_do.append(
-                partial(measure_quality, data.domain, data.in_compared_groups.rows, seed=settings.seed)
-            )
+            tasks_to_do.append(partial(measure_quality, data.domain, data.in_compared_groups.rows, seed=settings.seed))
         show("Checking the input encoding", 0, None)
         with Tasks(tasks_to_do, prepared.processes) as tasks:
             if not tasks.forked:

@@ -30,7 +30,9 @@ def data_list() -> None:
     for name in DATASETS:
         available = "available" if find_local_files(name) else "not downloaded"
         sensitive = ", ".join(catalog_domain(name).sensitive)
-        table.add_row(name, available, f"sensitive: {sensitive}", Text(f"{find_source(name).licence}\n{find_source(name).page}"))
+        table.add_row(
+            name, available, f"sensitive: {sensitive}", Text(f"{find_source(name).licence}\n{find_source(name).page}")
+        )
     make_console().print(table, "Download a data set: neuronfair data get NAME", sep="\n")
 
 

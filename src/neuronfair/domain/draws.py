@@ -32,7 +32,9 @@ class Draws:
         `use` names their purpose, so that two uses in one step do not share numbers. They change every `every` steps.
         """
         chains = _mix(origin * _GOLDEN + self.start(t - t % every, use))
-        bits = _mix(chains[:, None] + _offset(count, origin.device)).bitwise_right_shift_(11).bitwise_and_((1 << 53) - 1)
+        bits = (
+            _mix(chains[:, None] + _offset(count, origin.device)).bitwise_right_shift_(11).bitwise_and_((1 << 53) - 1)
+        )
         return bits.to(torch.float64).mul_(2.0**-53)
 
     def below(self, limit: Tensor, t: int, origin: Tensor, *, use: str) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.attribute import MISSING, Attribute
-from neuronfair.domain.population.model import UserPopulation, PopulationModel
+from neuronfair.domain.population.model import PopulationModel, UserPopulation
 from neuronfair.domain.rules import Rule, RuleCondition, Span
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.errors import DataError, ModelError

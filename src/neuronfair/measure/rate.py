@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.draws import draw_order
-from neuronfair.domain.population.model import UserPopulation, PopulationModel
+from neuronfair.domain.population.model import PopulationModel, UserPopulation
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.domain.twins import FLIPS

@@ -131,7 +131,9 @@ class SearchResult:
     def _plausibility(self) -> PlausibilityFigures | None:
         """Return how plausible the findings are; None without findings, or if that is not known."""
         if self.local.on_disk is not None:  # the first phase has at most one finding for each chain
-            return (FindingsSummary.of(self.first.findings, self.domain) + self.local.on_disk).plausibility(MIN_PLAUSIBILITY)
+            return (FindingsSummary.of(self.first.findings, self.domain) + self.local.on_disk).plausibility(
+                MIN_PLAUSIBILITY
+            )
         both = torch.cat([self.first.findings.plausibility, self.local.findings.plausibility])
         known = both[~both.isnan()]
         if len(known) == 0:

@@ -15,8 +15,8 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population import trees
 from neuronfair.domain.population.model import (
     EQUAL_NATS,
-    UserPopulation,
     PopulationLayout,
+    UserPopulation,
     fit_likelihood,
     fit_population,
     grow_population,

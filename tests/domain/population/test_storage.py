@@ -12,8 +12,8 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals
 from neuronfair.domain.population.model import fit_population
 from neuronfair.domain.population.storage import (
-    _text_tensor,
     _digest_parts,
+    _text_tensor,
     load_counterfactuals,
     load_population,
     save_counterfactuals,

@@ -9,7 +9,7 @@ from neuronfair import read_domain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.cells import count_days
 from neuronfair.domain.rules import MAX_CONDITIONS, Span
-from neuronfair.domain.schema.toml import allowed_codes, format_domain, parse_domain, read_conditions, format_condition
+from neuronfair.domain.schema.toml import allowed_codes, format_condition, format_domain, parse_domain, read_conditions
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import limit_domain
 from neuronfair.errors import DomainError
@@ -184,7 +184,8 @@ def test_an_attribute_that_no_model_is_given(people):
     assert parse_domain(format_domain(domain)).fingerprint == domain.fingerprint != people.fingerprint
     # What a network sees is the same as where the column does not exist.
     assert (
-        domain.input_fingerprint == limit_domain(people.with_sensitive("race"), {*people.names} - {"sex"}).input_fingerprint
+        domain.input_fingerprint
+        == limit_domain(people.with_sensitive("race"), {*people.names} - {"sex"}).input_fingerprint
     )
     assert domain.input_fingerprint != people.input_fingerprint
     with pytest.raises(DomainError, match='every attribute has encode = "none"'):
@@ -271,7 +272,9 @@ def test_no_text_means_everybody_and_several_attributes_meet():
 
 
 def test_iso_dates_are_read_as_days():
-    attribute = Attribute("day", "ordinal", low=count_days(date(2020, 1, 1)), high=count_days(date(2020, 1, 31)), date="iso")
+    attribute = Attribute(
+        "day", "ordinal", low=count_days(date(2020, 1, 1)), high=count_days(date(2020, 1, 31)), date="iso"
+    )
     domain = TableDomain("d", (attribute, DOMAIN.attributes[-1]), sensitive=("sex",))
     assert int(allowed_codes(domain, "day >= 2020-01-30")[0].sum()) == 2
 

@@ -33,9 +33,7 @@ def test_a_key_finds_everybody(sheet):
 
 
 def test_one_of_a_file_may_stand_in_several_rows(sheet):
-    joined = join_columns(
-        sheet("visits.csv", "id,age\np1,20\np2,30\np1,21\n"), sheet("sex.csv", SEXES), ["sex"], "id"
-    )
+    joined = join_columns(sheet("visits.csv", "id,age\np1,20\np2,30\np1,21\n"), sheet("sex.csv", SEXES), ["sex"], "id")
     assert list(joined.columns["sex"]) == ["m", "f", "m"]
 
 

@@ -153,7 +153,9 @@ class AttributeCase:
     def plausible(self, rows: Tensor) -> Tensor:
         """Return for each row whether it is plausible: bool, (n,); all are without a population model."""
         known = self.plausibility(rows)
-        return torch.ones(len(rows), dtype=torch.bool, device=rows.device) if known is None else known >= MIN_PLAUSIBILITY
+        return (
+            torch.ones(len(rows), dtype=torch.bool, device=rows.device) if known is None else known >= MIN_PLAUSIBILITY
+        )
 
     @cached_property
     def interpreted_rows(self) -> Tensor:

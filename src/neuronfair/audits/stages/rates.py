@@ -23,9 +23,9 @@ from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import direction
 from neuronfair.domain.draws import draw_order
 from neuronfair.domain.population.model import (
-    UserPopulation,
     PopulationModel,
     PopulationQuality,
+    UserPopulation,
     fit_population,
 )
 from neuronfair.domain.population.plausible import MIN_PLAUSIBILITY, keep_plausible

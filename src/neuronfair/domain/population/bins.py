@@ -72,9 +72,7 @@ class Bins:
         """Return the quantile of a code in its bin, u of the way from its begin to its end: inverse of `code_at`."""
         run = self.runs_of(codes)
         before, mass = take_rows(self._within, run).unbind(1)
-        return (before + (codes - take_rows(self.starts, run) + u) / take_rows(self.lengths, run) * mass).clamp(
-            0, 1
-        )
+        return (before + (codes - take_rows(self.starts, run) + u) / take_rows(self.lengths, run) * mass).clamp(0, 1)
 
     @cached_property
     def _within(self) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.bins import Bins, Coupling, find_max_bins
 from neuronfair.domain.population.model import PopulationLayout
-from neuronfair.domain.population.trees import ChanceForest, ChanceTree, SplitOrder, TreeTarget, take_rows, grow_tree
+from neuronfair.domain.population.trees import ChanceForest, ChanceTree, SplitOrder, TreeTarget, grow_tree, take_rows
 from neuronfair.domain.table import TableDomain
 
 MIN_RANK = 1e-6  # distance of ranks from 0 and 1: scores stay within 4.8

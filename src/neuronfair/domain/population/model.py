@@ -23,12 +23,12 @@ from neuronfair.domain.population.trees import (
     ChanceForest,
     SplitOrder,
     TreeTarget,
-    take_rows,
-    order_columns,
-    grow_tree,
-    to_device,
-    parents_from_graph,
     find_splits,
+    grow_tree,
+    order_columns,
+    parents_from_graph,
+    take_rows,
+    to_device,
 )
 from neuronfair.domain.rules import CompletionStep, RuleBook, RuleGroup, make_completion_steps
 from neuronfair.domain.table import TableDomain

@@ -16,7 +16,9 @@ from neuronfair.domain.twins import FLIPS, Flips, TwinRows
 from neuronfair.errors import NeuronFairError
 
 MIN_PLAUSIBILITY = 0.01  # the smallest likelihood percentile of a plausible record
-MIN_RATIO = 0.02  # the smallest ratio of the likelihood of a twin's sensitive values, given its others, to the overall one
+MIN_RATIO = (
+    0.02  # the smallest ratio of the likelihood of a twin's sensitive values, given its others, to the overall one
+)
 MAX_CHECKED_ROWS = 200_000  # records from which the overall likelihood of sensitive values is computed, at most
 TRIES_PER_ROW = 4  # records drawn for one row, of which the first plausible one is taken
 MIN_PLAUSIBLE_ROWS = 5  # plausible rows of the table that a search needs
@@ -149,9 +151,7 @@ class PlausibleTwins(Flips):
         twins, valid = super().twins(domain, rows)
         size = max(1, BATCH_CELLS // (twins.shape[1] + 1) // rows.shape[1])
         parts = zip(torch.split(rows, size), torch.split(twins, size), strict=True)
-        fits = [
-            _likelihood(domain, self.population, *part) - self.overall[_members(domain, part[0])] for part in parts
-        ]
+        fits = [_likelihood(domain, self.population, *part) - self.overall[_members(domain, part[0])] for part in parts]
         return TwinRows(twins, valid & (torch.cat(fits)[:, 1:] >= math.log(MIN_RATIO)))
 
     def to(self, device: torch.device) -> Self:

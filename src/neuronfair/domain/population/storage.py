@@ -171,7 +171,10 @@ def is_forest(trees: ChanceForest, widths: list[int], bin_counts: list[int], ord
 
 
 _LATENT_PARTS = ("level", "slopes", "spread", "cuts", "columns", "runs", "scales", "pooled", "labelled", "labels")
-_LATENT_NAMES = tuple(f"latent.{name}" for name in (*_LATENT_PARTS, *(f"trees.{n}" for n in _TREE_PARTS), *(f"rest.{n}" for n in _BIN_PARTS)))
+_LATENT_NAMES = tuple(
+    f"latent.{name}"
+    for name in (*_LATENT_PARTS, *(f"trees.{n}" for n in _TREE_PARTS), *(f"rest.{n}" for n in _BIN_PARTS))
+)
 
 
 def save_counterfactuals(counterfactuals: CounterfactualTwins, path: Path) -> None:
@@ -253,7 +256,9 @@ def _read_latent(named: dict[str, Tensor], population: TablePopulation, groups: 
 
 def _read_bins(parts: dict[str, Tensor], kind: str, widths: list[int], runs: list[int]) -> list[Bins]:
     """Return the bins of several columns, with these numbers of bins and runs, from their joined parts."""
-    columns = (torch.split_with_sizes(parts[f"{kind}.{name}"], widths if name == "classes" else runs) for name in _BIN_PARTS)
+    columns = (
+        torch.split_with_sizes(parts[f"{kind}.{name}"], widths if name == "classes" else runs) for name in _BIN_PARTS
+    )
     return [Bins(*column) for column in zip(*columns, strict=True)]
 
 

@@ -346,9 +346,7 @@ class ChanceForest:
 
     def _below(self, nodes: Tensor, bins: Tensor) -> Tensor:
         n = bins.shape[1]
-        bins = take_rows(
-            bins.view(-1), take_rows(self.split_column, nodes) * n + torch.arange(n, device=nodes.device)
-        )
+        bins = take_rows(bins.view(-1), take_rows(self.split_column, nodes) * n + torch.arange(n, device=nodes.device))
         return take_rows(self.children, take_rows(self.base, nodes) + bins)
 
     def table(self, column: int) -> Tensor:

@@ -19,10 +19,10 @@ from neuronfair.domain.cells import (
     find_date_forms,
     format_day,
     is_missing,
-    size_sort_key,
     parse_days,
     parse_number,
     plain_float,
+    size_sort_key,
 )
 from neuronfair.domain.schema.toml import quote, toml_value
 from neuronfair.domain.tables import Cells
@@ -242,7 +242,9 @@ def _label_entry(texts: Sequence[str], counts: npt.NDArray[np.int64], empty: int
         by_count = np.argsort(-counts, kind="stable")
         frequent, pooled = ([texts[i] for i in part] for part in (by_count[:MAX_LABELS], by_count[MAX_LABELS:]))
         share = float(counts[by_count[:MAX_LABELS]].sum() / counts.sum())
-        remarks.append(f"the {MAX_LABELS} most frequent ({share:.0%} of the cells) are kept, the others are '{OTHER_LABEL}'")
+        remarks.append(
+            f"the {MAX_LABELS} most frequent ({share:.0%} of the cells) are kept, the others are '{OTHER_LABEL}'"
+        )
         entry["other"] = OTHER_LABEL
     further = [MISSING] if empty and MISSING not in frequent else []
     if pooled and OTHER_LABEL not in frequent:

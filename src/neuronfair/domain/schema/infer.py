@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from neuronfair.domain.attribute import KEEP, MISSING
-from neuronfair.domain.cells import is_missing, size_sort_key, parse_number
+from neuronfair.domain.cells import is_missing, parse_number, size_sort_key
 from neuronfair.domain.rules import Rule
 from neuronfair.domain.schema.column_types import ColumnEntry, ExcludedColumn, find_decimal_marks, infer_column
-from neuronfair.domain.schema.rule_mining import MAX_LEVELS, MIN_RECORDS, TakeRules, check_take, propose, format_rule
-from neuronfair.domain.schema.toml import build_domain, quote, make_target_entry, toml_value
+from neuronfair.domain.schema.rule_mining import MAX_LEVELS, MIN_RECORDS, TakeRules, check_take, format_rule, propose
+from neuronfair.domain.schema.toml import build_domain, make_target_entry, quote, toml_value
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.tables import Cells, Sheet
 from neuronfair.domain.tables.files import read_sheet

@@ -435,7 +435,9 @@ def make_rule(a: Attribute, codes: Mask, b: Attribute, excluded: Mask) -> Rule |
 
 def format_rule(rule: Rule, attributes: Mapping[str, Attribute]) -> list[str]:
     """Return the lines of a rule in a domain file; whatever its names hold, each stays one line."""
-    return [printable(line) for line in format_rule_lines(rule, lambda name, one: _format_condition(attributes[name], one))]
+    return [
+        printable(line) for line in format_rule_lines(rule, lambda name, one: _format_condition(attributes[name], one))
+    ]
 
 
 def shorten(text: str) -> str:

@@ -372,7 +372,11 @@ def _read_words(domain: TableDomain, match: re.Match[str]) -> tuple[str, RuleCon
     if match["sign"] is None:
         met = np.zeros(attribute.size, dtype=bool)
         for low, high in _RANGE.findall(match["list"]):
-            ends = _compare_codes(attribute, ">=", _unquote(low)) & _compare_codes(attribute, "<=", _unquote(high)) if high else None
+            ends = (
+                _compare_codes(attribute, ">=", _unquote(low)) & _compare_codes(attribute, "<=", _unquote(high))
+                if high
+                else None
+            )
             met |= _match_codes(attribute, _unquote(low)) if ends is None else ends
         met = ~met if match["negated"] else met
     elif match["sign"] in ("==", "=", "!="):

@@ -42,7 +42,10 @@ from neuronfair.limits import (
     unpack_gzip,
 )
 
-MIN_QUICK, _MAX_WIDTH = 1_000_000, 2_000  # bytes from which on, and columns up to which, a quicker reader is worth a try
+MIN_QUICK, _MAX_WIDTH = (
+    1_000_000,
+    2_000,
+)  # bytes from which on, and columns up to which, a quicker reader is worth a try
 _SEPARATORS = ",;\t|"
 _SAMPLE_LETTERS = 1 << 16  # letters by which the separator is chosen
 _JSON_LINES = (".jsonl", ".ndjson")
@@ -165,7 +168,11 @@ def _read_csv_table(content: bytes, path: Path, encoding: str, remarks: tuple[st
     # Checked before anything is read; separators inside texts are counted as well.
     cells_at_most = content.count(separator.encode()) + content.count(b"\n")
     check_size(len(content) + CELL_BYTES * cells_at_most, path)
-    if encoding == "utf-8-sig" and len(content) >= MIN_QUICK and (quick := _read_fast(content, path, separator)) is not None:
+    if (
+        encoding == "utf-8-sig"
+        and len(content) >= MIN_QUICK
+        and (quick := _read_fast(content, path, separator)) is not None
+    ):
         return quick
     lines = _number_lines(csv.reader(file, delimiter=separator, skipinitialspace=True))
     return _build_sheet(lines, path, Meter(path, len(content)), unit="line", remarks=remarks)
@@ -328,7 +335,9 @@ def read_sqlite(path: Path, wanted: str | None) -> Sheet:
         raise DataError(f"{path}: cannot be read as an SQLite database: {one_line(error)}") from None
 
 
-def _build_sheet(rows: NumberedRows, path: Path, meter: Meter, *, unit: str = "row", remarks: tuple[str, ...] = ()) -> Sheet:
+def _build_sheet(
+    rows: NumberedRows, path: Path, meter: Meter, *, unit: str = "row", remarks: tuple[str, ...] = ()
+) -> Sheet:
     """Return numbered rows of text, the first of which is the header, as a table."""
     header = [name.strip() for name in next(rows, (0, []))[1]]
     if not header:

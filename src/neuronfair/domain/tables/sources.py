@@ -112,7 +112,9 @@ def get_files(name: str, progress: DownloadProgress | None = None) -> tuple[Path
 
     A download is kept only if its checksum is right.
     """
-    return tuple(_find_file(file, find_source(name)) or _download(file, name, progress) for file in find_source(name).files)
+    return tuple(
+        _find_file(file, find_source(name)) or _download(file, name, progress) for file in find_source(name).files
+    )
 
 
 def read_bytes(path: Path) -> bytes:

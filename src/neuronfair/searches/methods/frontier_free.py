@@ -309,7 +309,9 @@ class FrontierFree:
         """Return a promising one of some random records for each chain, with its sensitive values."""
         domain, d = context.domain, rows.shape[1]
         u = context.draws.uniform(t, origin, DRAWS * domain.draws_per_row, use="redraw").view(len(rows) * DRAWS, -1)
-        if not isinstance(domain, PlausibleDomain) or domain.population.draws_per_row == d:  # a number for each attribute
+        if (
+            not isinstance(domain, PlausibleDomain) or domain.population.draws_per_row == d
+        ):  # a number for each attribute
             u[:, :d] = torch.where(domain.is_ordered, to_the_ends(u[:, :d]), u[:, :d])
         drawn = domain.move(rows.repeat_interleave(DRAWS, 0), domain.rows_at(u)).view(len(rows), DRAWS, d)
         # The first that may be a finding, not the likeliest, which would all be similar.
