@@ -54,7 +54,7 @@ class Domain(Protocol):
     @property
     def changeable(self) -> Tensor: ...  # which codes a search may change: bool, (d,)
 
-    changeable: Tensor = property(lambda self: self.changeable)  # type: ignore[assignment]  # its name in version 0.2
+    free: Tensor = property(lambda self: self.changeable)  # type: ignore[assignment]  # its name in version 0.2
 
     @property
     def sizes(self) -> Tensor: ...  # how many values each code may take: (d,)
