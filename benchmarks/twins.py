@@ -53,7 +53,7 @@ def one(method: str, walkers: int, steps: int) -> None:
     setting = search_methods.Setting(context, KeySet(), rows=0)  # too few rows for a pilot
     rule = search_methods.METHODS[method].make(setting).first
     result = run_phase(context, rule, seeds, budget=Budget(steps=steps))
-    print(result.findings.evaluated, result.found)
+    print(result.findings.evaluated, result.finding_count)
 
 
 def main() -> None:

@@ -15,14 +15,14 @@ from neuronfair.searches.method import (
     Method,
     SearchContext,
     State,
-    agreed,
-    choose,
     confidence,
+    draw_column,
+    draw_neighbours,
     inverse_influence,
     metropolis,
-    one_attribute,
-    random_neighbours,
+    move_column,
     select_state,
+    step_where_agreed,
 )
 from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting
 from neuronfair.searches.methods.aequitas import Uniform
@@ -37,18 +37,26 @@ __all__ = [
     "Setting",
     "State",
     "Uniform",
-    "agreed",
-    "choose",
     "confidence",
+    "draw_column",
+    "draw_neighbours",
     "inverse_influence",
     "metropolis",
-    "one_attribute",
-    "random_neighbours",
+    "move_column",
     "select_state",
+    "step_where_agreed",
 ]
 
 
-_RENAMED = {"Judgement": "Evaluation", "World": "SearchContext", "where": "select_state"}  # for one version
+_RENAMED = {  # for one version
+    "Judgement": "Evaluation",
+    "World": "SearchContext",
+    "agreed": "step_where_agreed",
+    "choose": "draw_column",
+    "one_attribute": "move_column",
+    "random_neighbours": "draw_neighbours",
+    "where": "select_state",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -119,5 +119,5 @@ def test_values_drawn_anew_are_those_of_one_plausible_person():
     context, inside = case("plausible").context, case("plausible").domain
     u = torch.rand(50, len(inside.attributes), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     lines = set(map(tuple, inside.records.tolist()))
-    assert {tuple(row) for row in context.anywhere(u).tolist()} <= lines
-    assert torch.equal(case("people").context.anywhere(u), (u * inside.sizes).long())
+    assert {tuple(row) for row in context.draw_codes(u).tolist()} <= lines
+    assert torch.equal(case("people").context.draw_codes(u), (u * inside.sizes).long())

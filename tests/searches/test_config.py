@@ -54,7 +54,7 @@ def installed(monkeypatch, tmp_path):
     def put(project: str, **modules: str) -> None:
         install(tmp_path, project, **modules)
         monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.setattr(METHODS, "_all", Methods(METHODS._own).entries)
+        monkeypatch.setattr(METHODS, "_entries", Methods(METHODS._built_in).entries)
 
     yield put
     for name in ("climber", "test_climber"):
@@ -147,7 +147,8 @@ def test_a_registered_method_is_known_to_plans_and_in_errors(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("Judgement", "Evaluation"), ("World", "SearchContext"), ("where", "select_state")]
+    ("old", "new"),
+    neuronfair.methods._RENAMED.items(),
 )
 def test_old_names_for_authors_of_methods_still_work(old, new):
     with pytest.warns(DeprecationWarning, match=f"is now {new}"):

@@ -515,4 +515,4 @@ def test_rejected_hits_do_not_count_after_an_interruption():
 def test_without_such_a_budget_rejected_hits_are_dropped_at_the_end():
     result = rounded([[DOUBTFUL, INSIDE], [DOUBTFUL, OUTSIDE]], Budget(steps=2))
     assert result.findings.rows.tolist() == [INSIDE]
-    assert (result.findings.tried, result.findings.rejected, result.found) == (3, 1, 1)
+    assert (result.findings.tried, result.findings.rejected, result.finding_count) == (3, 1, 1)

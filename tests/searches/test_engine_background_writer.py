@@ -102,7 +102,7 @@ def test_a_black_box_is_asked_by_one_thread_alone():
 
     context = SearchContext(BlackBox(ask, WORLD.domain), WORLD.domain, WORLD.decision, WORLD.draws)
     result = run_phase(context, Counting(), SEEDS, budget=Budget(9), recording=PhaseRecording(written, every=2))
-    assert result.found > 0
+    assert result.finding_count > 0
     assert threads == {threading.get_ident()}
     run_phase(WORLD, Counting(), SEEDS, budget=Budget(9), recording=PhaseRecording(written, every=2))
     assert len(threads) == 2

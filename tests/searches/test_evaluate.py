@@ -113,7 +113,7 @@ def test_one_pass_and_many_give_the_same_judgement(where, decision, outputs, mon
     assert whole.discriminates.any()
     monkeypatch.setattr(judging, "ROWS_PER_PASS", 3 * len(domain.sensitive_values))
     parts = evaluate(network, domain, rows, decision)
-    assert (whole.only is None, parts.only is None) == (len(domain.sensitive_values) > 2,) * 2
+    assert (whole.single_twins is None, parts.single_twins is None) == (len(domain.sensitive_values) > 2,) * 2
     for name in FIGURES:
         assert torch.equal(getattr(whole, name), getattr(parts, name)), name
     for both in ((whole.pair, parts.pair), (whole.pairs(), parts.pairs()), (whole.ends, parts.ends)):

@@ -10,7 +10,7 @@ from neuronfair.render.search import search_report
 from neuronfair.render.terminal import make_console
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import Count
-from neuronfair.searches.health import HealthNote, check_health, weak_guidance
+from neuronfair.searches.health import HealthNote, check_health, find_weak_guidance
 from tests.planted import networks
 
 DOMAIN = networks.domain()
@@ -36,7 +36,7 @@ def test_a_healthy_search_has_no_notes():
 def test_constant_decision():
     module = networks.one_biased_neuron(boundary=1000.0)
     assert names(module) == {"constant-decision"}
-    assert "All 2,200 records" in note(module, "constant-decision").seen
+    assert "All 2,200 records" in note(module, "constant-decision").observation
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_zero_gradient():
     first = networks.linear([[1e6, 1e6, 1e6, 1e6, 0.0]], [-18.5e6])
     module = nn.Sequential(first, nn.Sigmoid(), networks.linear([[0.0], [1.0]], [0.5, 0.0]))
     assert names(module) == {"zero-gradient"}
-    assert "100 of 100 seeds" in note(module, "zero-gradient").seen
+    assert "100 of 100 seeds" in note(module, "zero-gradient").observation
 
 
 def test_half_of_the_seeds_may_be_flat():
@@ -74,7 +74,9 @@ def test_dead_biased_neurons():
     act_diff = torch.tensor([0, 0, 0, 2.0, 0, 0, 0, 2.0])  # neuron 7 reads nothing, and is 0 for everybody
     profile = BiasProfile((LayerBias("0", act_diff),), 1)
     assert names(module, profile=profile) == {"dead-biased-neurons"}
-    assert note(module, "dead-biased-neurons", profile=profile).seen.startswith("1 of 2 biased neurons of layer '0'")
+    assert note(module, "dead-biased-neurons", profile=profile).observation.startswith(
+        "1 of 2 biased neurons of layer '0'"
+    )
 
 
 def test_train_mode():
@@ -90,7 +92,7 @@ def test_one_sensitive_value():
     module = networks.one_biased_neuron()
     assert names(module, rows=rows) == {"one-sensitive-value"}
     (only,) = check_health(networks.context(module, DOMAIN), rows[:50], rows)
-    assert "'s' (1 in all 300 rows)" in only.seen
+    assert "'s' (1 in all 300 rows)" in only.observation
 
 
 def test_seeds_already_discriminating():
@@ -154,26 +156,26 @@ def test_many_twins_keep_the_look_small():
     ],
 )
 def test_that_gradients_did_not_help_is_said_only_where_the_intervals_are_apart(own, blind, said):
-    found = weak_guidance("adf", ("sex", "race"), own, blind)
+    found = find_weak_guidance("adf", ("sex", "race"), own, blind)
     assert found.name == "weak-guidance"
-    assert found.seen.startswith(f"adf (sex and race) succeeded {said}")
+    assert found.observation.startswith(f"adf (sex and race) succeeded {said}")
 
 
 def test_the_intervals_of_success_rates_are_those_of_wilson():
     """By hand: 20 of 100 gives 13.3 to 28.9%, 0 of 100 at most 3.7%."""
-    assert "20% of 100 (13.3% to 28.9%)" in weak_guidance("adf", ("sex",), (0, 100), (20, 100)).seen
-    assert "0% of 100 records (0% to 3.7%)" in weak_guidance("adf", ("sex",), (0, 100), (20, 100)).seen
+    assert "20% of 100 (13.3% to 28.9%)" in find_weak_guidance("adf", ("sex",), (0, 100), (20, 100)).observation
+    assert "0% of 100 records (0% to 3.7%)" in find_weak_guidance("adf", ("sex",), (0, 100), (20, 100)).observation
 
 
 @pytest.mark.parametrize(("own", "blind"), [((221, 1000), (200, 1000)), ((5, 10), (0, 10)), ((0, 10), (0, 10))])
 def test_a_guided_search_does_not(own, blind):
-    assert weak_guidance("adf", ("sex",), own, blind) is None
+    assert find_weak_guidance("adf", ("sex",), own, blind) is None
 
 
 @pytest.mark.parametrize(("found", "said"), [(1_000, True), (0, False)])
 def test_the_note_is_in_the_figures_and_on_the_terminal(monkeypatch, tmp_path, found, said):
     network = networks.network(networks.one_biased_neuron(), DOMAIN)
-    monkeypatch.setattr(campaign._Runs, "random_directions", lambda *_: Count(1_000, found, 1_000))
+    monkeypatch.setattr(campaign._PhaseSequence, "random_directions", lambda *_: Count(1_000, found, 1_000))
     outcome = search(network, DOMAIN, ROWS, SearchConfig(seeds=5, steps=5))
     noted = [note["name"] for note in outcome.summary()["health"]]
     assert ("weak-guidance" in noted) is said

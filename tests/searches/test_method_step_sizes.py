@@ -10,13 +10,13 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.searches.method import (
     MAX_UNIT_STEP_VALUES,
-    PLACES_BEYOND,
+    STEPS_BEYOND,
     StepSizes,
-    agreed,
-    in_scale,
+    draw_neighbours,
     inverse_influence,
-    random_neighbours,
-    uphill,
+    step_uphill,
+    step_where_agreed,
+    stretch,
 )
 from neuronfair.searches.methods import METHODS
 from neuronfair.searches.methods.adf import Adf
@@ -50,7 +50,7 @@ def step_sizes() -> StepSizes:
 def stepped(step_sizes: StepSizes, code: int, way: int, u: float) -> int:
     base = torch.tensor([[code, 3, 50, 0]])
     return int(
-        step_sizes.stretched(base, base + torch.tensor([[way, 0, 0, 0]]), torch.full((1, 4), u, dtype=torch.float64))[
+        step_sizes.stretch(base, base + torch.tensor([[way, 0, 0, 0]]), torch.full((1, 4), u, dtype=torch.float64))[
             0, 0
         ]
     )
@@ -58,7 +58,7 @@ def stepped(step_sizes: StepSizes, code: int, way: int, u: float) -> int:
 
 def test_only_long_orders_have_a_pace(step_sizes):
     assert step_sizes.columns.tolist() == [0, 2]
-    assert step_sizes.values[0].tolist() == [*[0] * PLACES_BEYOND, *GAINS, 41, 43, 47, 55, 71, 103, 167, 295]
+    assert step_sizes.values[0].tolist() == [*[0] * STEPS_BEYOND, *GAINS, 41, 43, 47, 55, 71, 103, 167, 295]
     assert StepSizes.of(replace(DOMAIN, encoding="paper"), ROWS) is None
     assert StepSizes.of(DOMAIN, ROWS[:0]) is None
     moving = StepSizes.of(DOMAIN.with_sensitive("gain"), ROWS)
@@ -95,7 +95,7 @@ def test_a_step_goes_at_least_one_code_its_way(step_sizes):
         [296, MAX_UNIT_STEP_VALUES, 200, 2]
     )
     way = torch.randint(-1, 2, base.shape, generator=generator)
-    codes = step_sizes.stretched(base, base + way, torch.rand(base.shape, generator=generator, dtype=torch.float64))
+    codes = step_sizes.stretch(base, base + way, torch.rand(base.shape, generator=generator, dtype=torch.float64))
     assert torch.equal((codes - base).sign(), way)
     assert torch.equal(codes[:, [1, 3]], (base + way)[:, [1, 3]])
     assert (codes[:, 0] >= -1).all()
@@ -107,18 +107,18 @@ def test_an_empty_cell_has_no_place_in_the_order():
     rows[:4, 2] = EMPTY
     step_sizes = StepSizes.of(DOMAIN, rows)
     assert step_sizes is not None
-    assert step_sizes.values[1, PLACES_BEYOND:-PLACES_BEYOND].tolist() == [50] * len(rows)
+    assert step_sizes.values[1, STEPS_BEYOND:-STEPS_BEYOND].tolist() == [50] * len(rows)
     base = torch.tensor([[0, 3, EMPTY, 0], [0, 3, 50, 0]])
     codes = torch.tensor([[0, 3, 7, 0], [0, 3, EMPTY, 0]])
-    assert torch.equal(step_sizes.stretched(base, codes, torch.full((2, 4), 0.9)), codes)
+    assert torch.equal(step_sizes.stretch(base, codes, torch.full((2, 4), 0.9)), codes)
 
 
 def test_the_reach_is_the_mean_of_the_steps(step_sizes):
-    assert step_sizes.reach(4)[[1, 3]].tolist() == [1, 1]
+    assert step_sizes.step_lengths(4)[[1, 3]].tolist() == [1, 1]
     wide, narrow = (StepSizes.of(DOMAIN, rows.repeat(100, 1)) for rows in (ROWS, ROWS.clamp(max=3)))
     assert wide is not None
     assert narrow is not None
-    assert 1 < narrow.reach(4)[0] < wide.reach(4)[0] < 100
+    assert 1 < narrow.step_lengths(4)[0] < wide.step_lengths(4)[0] < 100
 
 
 def test_every_step_is_in_scale():
@@ -128,9 +128,9 @@ def test_every_step_is_in_scale():
     state = {"origin": torch.arange(MANY)}
     g = torch.ones(MANY, 4)
     for ways in (
-        [random_neighbours(here, state, base, 1) for here in (plain, paced)],
-        [uphill(here, state, base, g, 1) for here in (plain, paced)],
-        [agreed(here, state, base, g, g, 1) for here in (plain, paced)],
+        [draw_neighbours(here, state, base, 1) for here in (plain, paced)],
+        [step_uphill(here, state, base, g, 1) for here in (plain, paced)],
+        [step_where_agreed(here, state, base, g, g, 1) for here in (plain, paced)],
     ):
         codes, long = (one - base for one in ways)
         assert torch.equal(codes.sign(), long.sign())  # the pace changes lengths, not directions
@@ -138,11 +138,11 @@ def test_every_step_is_in_scale():
         assert set(codes[:, 0].tolist()) <= {1, -1}
         assert len(set(long[:, 0].tolist())) > 20
     some = {"origin": torch.arange(MANY)[100:200]}
-    alone = in_scale(paced, some, base[100:200], base[100:200] + 1, 5)
-    assert torch.equal(alone, in_scale(paced, state, base, base + 1, 5)[100:200])  # others do not matter
+    alone = stretch(paced, some, base[100:200], base[100:200] + 1, 5)
+    assert torch.equal(alone, stretch(paced, state, base, base + 1, 5)[100:200])  # others do not matter
     # A step of a gain goes far, so it matters more than one code says.
     weights = inverse_influence(paced, base[:1], g[:1], g[:1])
-    assert float(weights[0, 0]) == pytest.approx(0.5 / float(paced.step_sizes.reach(4)[0]))
+    assert float(weights[0, 0]) == pytest.approx(0.5 / float(paced.step_sizes.step_lengths(4)[0]))
     assert float(weights[0, 1]) == 0.5
 
 

@@ -119,8 +119,8 @@ def test_a_finished_run_is_not_searched_again(reference, config, monkeypatch):
     # The pilot of frontier is made anew: it is short, and only its findings are kept.
     before = contents(reference)
     asked = []
-    monkeypatch.setattr(campaign._Runs, "random", lambda *_: asked.append("random"))
-    monkeypatch.setattr(campaign._Runs, "random_directions", lambda *_: asked.append("blind"))
+    monkeypatch.setattr(campaign._PhaseSequence, "random", lambda *_: asked.append("random"))
+    monkeypatch.setattr(campaign._PhaseSequence, "random_directions", lambda *_: asked.append("blind"))
     if config.method != "frontier":
         monkeypatch.setattr(engine.PhaseTally, "record", lambda *_: asked.append("rows"))
     again = search(reference, config)

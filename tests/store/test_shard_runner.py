@@ -166,7 +166,7 @@ def test_a_long_search_keeps_its_findings_on_disk_only(tmp_path, monkeypatch):
     whole = searched(tmp_path / "whole", PLAN, population=usual)
     monkeypatch.setattr(shard_runner, "MAX_ROWS_IN_MEMORY", 0)
     long = searched(tmp_path / "run", PLAN, 2, population=usual)
-    assert (len(long.local.findings), long.local.found) == (0, len(whole.local.findings))
+    assert (len(long.local.findings), long.local.finding_count) == (0, len(whole.local.findings))
     assert_same(long.first.findings, whole.first.findings)
     one, other = untimed(long.summary()), untimed(whole.summary())
     about, exact = one.pop("plausibility"), other.pop("plausibility")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neuronfair import NeuronFairError
 from neuronfair.domain.table import TableDomain
-from neuronfair.methods import METHODS, Evaluation, MethodEntry, Phases, SearchContext, State, choose
+from neuronfair.methods import METHODS, Evaluation, MethodEntry, Phases, SearchContext, State, draw_column
 from neuronfair.testing import CHECKS, a_fresh_process_finds_the_same, check_method, full_search
 
 IN_THIS_PROCESS = [check for check in CHECKS if check.function is not a_fresh_process_finds_the_same]
@@ -55,7 +55,7 @@ class Roamer:
         return state | {"rows": context.domain.move(rows, self.step(context, state, rows, t))}
 
     def step(self, context: SearchContext, state: State, rows: Tensor, t: int) -> Tensor:
-        column = choose(context, state, context.domain.changeable.double().expand(len(rows), -1), t)
+        column = draw_column(context, state, context.domain.changeable.double().expand(len(rows), -1), t)
         value = context.draws.below(context.domain.sizes[column], t, state["origin"], use="value")
         return rows.scatter(1, column, value)
 

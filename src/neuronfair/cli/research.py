@@ -308,7 +308,7 @@ def compare(
     from neuronfair.plots import PICTURE_SUFFIXES, import_matplotlib
     from neuronfair.render.search import compare_report, plot_comparison
     from neuronfair.render.terminal import stage_progress
-    from neuronfair.searches.methods import able, check_method, current_name
+    from neuronfair.searches.methods import check_method, current_name, list_able
 
     options.check_out(plot, PICTURE_SUFFIXES)
     if plot is not None:
@@ -324,7 +324,7 @@ def compare(
             opened_model.model,
             data.domain,
             data.rows,
-            able(opened_model.model) if chosen is None else chosen,
+            list_able(opened_model.model) if chosen is None else chosen,
             replace(settings, decision=opened_model.decision),
             repeats=repeats,
             progress=show,

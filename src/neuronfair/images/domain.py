@@ -11,7 +11,7 @@ from torch import Tensor
 from neuronfair.domain.twins import SampleDomain
 from neuronfair.errors import DomainError, NeuronFairError, did_you_mean
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import Method, SearchContext, State, renewed
+from neuronfair.searches.method import Method, SearchContext, State, renew_state
 from neuronfair.searches.methods import METHODS, Setting
 
 SEED, FLAG, PIXELS = 0, 1, 2  # columns: number of the seed picture, whether it is shifted, the first of its pixels
@@ -240,4 +240,4 @@ class Halving:
             lines.pop("counted", None)  # NeuronFair redraws it in some steps only, perhaps while a chain bisects
             return self.inner.tell(context, lines, rows[some], evaluation[some], t)
 
-        return state | renewed(~halving, state, moved)
+        return state | renew_state(~halving, state, moved)

@@ -251,11 +251,11 @@ def plausible_pair_rate(
         records = rows[part.to(rows.device)].to(pairs.device)
         codes = records[:, : len(pairs.attributes)]  # a record has its number behind them
         evaluation, plausible = evaluate(model, flip_domain, records, decision), pairs.twins(codes).valid
-        differs = evaluation.apart & plausible
+        differs = evaluation.twin_differs & plausible
         flipped = differs.any(1)
         flips, with_twin = flips + int(flipped.sum()), with_twin + int(plausible.any(1).sum())
-        implausible_only += int((evaluation.apart.any(1) & ~flipped).sum())
-        tally.add(replace(evaluation, valid=plausible, apart=differs, discriminates=flipped))
+        implausible_only += int((evaluation.twin_differs.any(1) & ~flipped).sum())
+        tally.add(replace(evaluation, valid=plausible, twin_differs=differs, discriminates=flipped))
         sampled += len(part)
         if progress:
             progress(sampled, len(order))

@@ -35,8 +35,8 @@ from neuronfair.plots import saved_figure
 from neuronfair.searches.campaign import ControlFigures, SearchResult, SearchSummary
 from neuronfair.searches.evaluate import count_flips_of_drawn_twins, counterfactuals_of
 from neuronfair.searches.findings import NO_SEED, PlausibilityFigures
-from neuronfair.searches.health import WEAK
-from neuronfair.searches.shrink import examples
+from neuronfair.searches.health import WEAK_GUIDANCE
+from neuronfair.searches.shrink import shrink_examples
 from neuronfair.store.run import Run
 
 EXAMPLES = 3
@@ -64,7 +64,8 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
             table.add_row(label, *_cells(control), "found none" if lift is None else ratio(lift))
     per_1000 = figures["seconds_per_1000"]
     cost = f", {per_1000:.3f} seconds per 1,000 findings" if per_1000 is not None else ""
-    lines = [f"{note.seen} {note.remedy}" for note in outcome.health if note.name == WEAK]  # the verdict on the search
+    guidance_notes = [note for note in outcome.health if note.name == WEAK_GUIDANCE]
+    lines = [f"{note.observation} {note.remedy}" for note in guidance_notes]  # the verdict on the search
     lines += [
         f"{figures['findings_global']:,} findings in the global phase, {figures['findings_local']:,} in the local one; "
         f"{figures['seconds']:.1f} seconds{cost}.",
@@ -82,7 +83,8 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
         lines.append(f"Groups with too few records for counterfactual twins, which are left out: {few}.")
     if outcome.interrupted:
         lines.append("Interrupted: what was found is kept. The same command resumes from here.")
-    lines += [f"Health check {note.name}: {note.seen} {note.remedy}" for note in outcome.health if note.name != WEAK]
+    other_notes = [note for note in outcome.health if note not in guidance_notes]
+    lines += [f"Health check {note.name}: {note.observation} {note.remedy}" for note in other_notes]
     lines += worst_examples(outcome, network)
     again = shlex.join(["neuronfair", "show", str(folder), "0", *replay])
     lines.append(f"All findings: {folder} (Parquet). One of them in words: {again}")
@@ -110,7 +112,7 @@ def _cells(figures: ControlFigures | SearchSummary) -> tuple[str, str, str]:
 def worst_examples(outcome: SearchResult, network: Model) -> list[str]:
     """Return the findings with the widest score gap, shrunk to the smallest change from their seed row, in words."""
     domain, decision = outcome.domain, outcome.config.decision
-    pairs, seeds = examples(outcome, network, EXAMPLES)
+    pairs, seeds = shrink_examples(outcome, network, EXAMPLES)
     if len(seeds) == 0:
         return []
     scale = outcome.findings.scale(decision, outcome.config.scale)

@@ -28,13 +28,13 @@ from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
 from neuronfair.searches.evaluate import counterfactuals_of, with_twins
 from neuronfair.searches.findings import NO_SEED, Findings, FindingsSummary, PlausibilityFigures, violations
-from neuronfair.searches.health import HealthNote, check_health, weak_guidance
+from neuronfair.searches.health import HealthNote, check_health, find_weak_guidance
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, SearchContext, StepSizes
 from neuronfair.searches.methods import METHODS, Setting, check_method
 from neuronfair.searches.methods.aequitas import Uniform
 
-SAME_KEY = 2.0**-63  # the chance that two records share a key, where keys are not exact
+COLLISION_CHANCE = 2.0**-63  # the chance that two records share a key, where keys are not exact
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,14 @@ class SearchResult:
     def total(self) -> Count:
         """The counts of both phases together."""
         first, local = self.first.findings, self.local.findings
-        found = self.first.found + self.local.found
-        return Count(first.tried + local.tried, found, first.evaluated + local.evaluated)
+        findings = self.first.finding_count + self.local.finding_count
+        return Count(first.tried + local.tried, findings, first.evaluated + local.evaluated)
 
     @property
     def confused(self) -> float:
         """The chance that any record was taken for another one and not counted: 0 if keys are exact."""
         pairs = self.total.tried * (self.total.tried - 1) / 2
-        return 0.0 if self.domain.keys_are_exact else -math.expm1(-pairs * SAME_KEY)
+        return 0.0 if self.domain.keys_are_exact else -math.expm1(-pairs * COLLISION_CHANCE)
 
     @property
     def interrupted(self) -> bool:
@@ -128,18 +128,18 @@ class SearchResult:
         missing = self.config.controls and (self.random is None or (guided and self.random_direction is None))
         return missing or "interrupted" in (self.first.stop, self.local.stop)
 
-    def _plausibility(self) -> PlausibilityFigures | None:
+    def _summarise_plausibility(self) -> PlausibilityFigures | None:
         """Return how plausible the findings are; None without findings, or if that is not known."""
         if self.local.on_disk is not None:  # the first phase has at most one finding for each chain
             return (FindingsSummary.of(self.first.findings, self.domain) + self.local.on_disk).plausibility(
                 MIN_PLAUSIBILITY
             )
-        both = torch.cat([self.first.findings.plausibility, self.local.findings.plausibility])
-        known = both[~both.isnan()]
-        if len(known) == 0:
+        plausibility = torch.cat([self.first.findings.plausibility, self.local.findings.plausibility])
+        finite = plausibility[~plausibility.isnan()]
+        if len(finite) == 0:
             return None
-        share = float((known >= MIN_PLAUSIBILITY).double().mean())
-        return {"least": MIN_PLAUSIBILITY, "share": share, "median": float(known.median())}
+        share = float((finite >= MIN_PLAUSIBILITY).double().mean())
+        return {"least": MIN_PLAUSIBILITY, "share": share, "median": float(finite.median())}
 
     def summary(self) -> SearchSummary:
         """Return the figures as plain values."""
@@ -149,31 +149,31 @@ class SearchResult:
         return {
             "method": self.config.method,
             "findings": total.findings,
-            "findings_global": self.first.found,
-            "findings_local": self.local.found,
+            "findings_global": self.first.finding_count,
+            "findings_local": self.local.finding_count,
             "tried": total.tried,
             "confused": self.confused,
             "gsr": total.gsr,
-            "random": _control(self.random),
-            "lift": _lift(total, self.random),
-            "random_direction": _control(self.random_direction),
-            "lift_over_random_direction": _lift(total, self.random_direction),
+            "random": _control_figures(self.random),
+            "lift": _compute_lift(total, self.random),
+            "random_direction": _control_figures(self.random_direction),
+            "lift_over_random_direction": _compute_lift(total, self.random_direction),
             "violations": violations(first, self.domain) + violations(local, self.domain) + on_disk,
-            "plausibility": self._plausibility(),
+            "plausibility": self._summarise_plausibility(),
             "rejected_on_recheck": first.rejected + local.rejected,
             "seconds": seconds,
             "seconds_per_1000": 1000 * seconds / total.findings if total.findings else None,
             "rows_evaluated": total.evaluated,
             "stop": {"global": self.first.stop, "local": self.local.stop},
-            "health": [{"name": note.name, "seen": note.seen, "remedy": note.remedy} for note in self.health],
+            "health": [{"name": note.name, "seen": note.observation, "remedy": note.remedy} for note in self.health],
         }
 
 
-def _control(count: Count | None) -> ControlFigures | None:
+def _control_figures(count: Count | None) -> ControlFigures | None:
     return None if count is None else {"tried": count.tried, "findings": count.findings, "gsr": count.gsr}
 
 
-def _lift(total: Count, control: Count | None) -> float | None:
+def _compute_lift(total: Count, control: Count | None) -> float | None:
     """Return how many times as often a search succeeds as its control."""
     return total.gsr / control.gsr if control is not None and control.gsr else None
 
@@ -241,7 +241,7 @@ def in_one_piece(task: PhaseTask, workers: int = 1) -> PhaseResult:
     )
 
 
-class Fitted(TypedDict, total=False):
+class FitArgs(TypedDict, total=False):
     """Keyword arguments of a search for models that are fitted already; the search fits the others itself."""
 
     profile: BiasProfile | None  # of the network and these rows, from `interpret`
@@ -259,7 +259,7 @@ def search(
     recorder: Recorder | None = None,
     progress: Progress | None = None,
     runner: PhaseRunner = in_one_piece,
-    **fitted: Unpack[Fitted],
+    **fitted: Unpack[FitArgs],
 ) -> SearchResult:
     """Search a network, or a black box, for discriminatory instances, starting from the rows of a table.
 
@@ -268,84 +268,84 @@ def search(
     (`store.shard_runner.ShardRunner`); the findings do not depend on it. `neuronfair.search` describes the rest.
     """
     config, queries_before = config or SearchConfig(), network.rows_forward
-    _check(network, domain, config)
-    context, compared = _context(network, domain, rows, config, **fitted)
-    context, searched, seeds = _starting_point(context, compared, rows, config, seeds)
+    _check_search(network, domain, config)
+    context, twin_domain = _prepare_search(network, domain, rows, config, **fitted)
+    context, search_domain, seeds = _choose_seeds(context, twin_domain, rows, config, seeds)
     health = check_health(context, seeds, rows) if len(seeds) else ()
     if context.exact.outputs != network.outputs:  # computed here, so that a model without float64 fails early
         raise ModelError("in float64, in which findings are checked, the module gives another number of scores")
     if recorder is not None:
-        recorder.begin(seeds, context.population, counterfactuals_of(searched))
-    runs = _Runs(config, context, runner, progress or show_nothing, recorder)
-    with _kept(recorder):
-        first, local = runs.both_phases(seeds)
+        recorder.begin(seeds, context.population, counterfactuals_of(search_domain))
+    phases = _PhaseSequence(config, context, runner, progress or show_nothing, recorder)
+    with _keep_findings(recorder):
+        first, local = phases.run_phases(seeds)
         queries = network.rows_forward - queries_before
-        outcome = SearchResult(config, searched, seeds, context.profile, first, local, None, None, health, queries)
+        outcome = SearchResult(config, search_domain, seeds, context.profile, first, local, None, None, health, queries)
         if not config.controls or "interrupted" in (first.stop, local.stop):
             return outcome
-        random = runs.control("random", lambda: runs.random(outcome.total.evaluated))
+        random = phases.control("random", lambda: phases.random(outcome.total.evaluated))
         if random is None or not METHODS[config.method].gradients:  # Ctrl-C, or no gradients to replace
             return replace(outcome, random=random)
-        direction = runs.control("random_direction", lambda: runs.random_directions(seeds))
+        direction = phases.control("random_direction", lambda: phases.random_directions(seeds))
         if direction is not None:
-            own, blind = ((count.findings, count.tried) for count in (outcome.total, direction))
-            note = weak_guidance(config.method, domain.sensitive, own, blind)
+            guided, blind = ((count.findings, count.tried) for count in (outcome.total, direction))
+            note = find_weak_guidance(config.method, domain.sensitive, guided, blind)
             health += () if note is None else (note,)
         return replace(outcome, random=random, random_direction=direction, health=health)
 
 
 def random_directions(
-    network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, *, seeds: Tensor, **fitted: Unpack[Fitted]
+    network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, *, seeds: Tensor, **fitted: Unpack[FitArgs]
 ) -> Count | None:
     """Return the counts of a method with noise in place of gradients, without the search itself; None on Ctrl-C."""
-    _check(network, domain, config)
-    context, _ = _context(network, domain, rows, config, **fitted)
-    return _Runs(config, context).random_directions(seeds)
+    _check_search(network, domain, config)
+    context, _ = _prepare_search(network, domain, rows, config, **fitted)
+    return _PhaseSequence(config, context).random_directions(seeds)
 
 
-def _check(network: Model, domain: TableDomain, config: SearchConfig) -> None:
+def _check_search(network: Model, domain: TableDomain, config: SearchConfig) -> None:
     config.decision.check(network.outputs)
     check_method(config.method, network, config.decision)
     if not bool(domain.changeable.any()):
         raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
 
 
-def _context(
-    network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, **fitted: Unpack[Fitted]
+def _prepare_search(
+    network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, **fitted: Unpack[FitArgs]
 ) -> tuple[SearchContext, TableDomain]:
     """Return what the methods may look at, and the domain with its twins."""
-    known = Fitted.__annotations__
-    for name in fitted.keys() - known.keys():
-        raise TypeError(f"search() got an unexpected keyword argument '{name}'. {did_you_mean(name, known)}")
-    compared = with_twins(domain, rows, config.twins, fitted.get("counterfactuals"))
+    accepted = FitArgs.__annotations__
+    for name in fitted.keys() - accepted.keys():
+        raise TypeError(f"search() got an unexpected keyword argument '{name}'. {did_you_mean(name, accepted)}")
+    twin_domain = with_twins(domain, rows, config.twins, fitted.get("counterfactuals"))
     profile, population = fitted.get("profile"), fitted.get("population")
     if profile is None and isinstance(network, Network) and network.layers:
-        profile = interpret(network, compared, rows)
-    draws, step_sizes = Draws(config.seed, "global"), StepSizes.of(compared, rows)
-    context = SearchContext(network, compared, config.decision, draws, profile, population, step_sizes=step_sizes)
-    return context, compared
+        profile = interpret(network, twin_domain, rows)
+    draws, step_sizes = Draws(config.seed, "global"), StepSizes.of(twin_domain, rows)
+    context = SearchContext(network, twin_domain, config.decision, draws, profile, population, step_sizes=step_sizes)
+    return context, twin_domain
 
 
-def _starting_point(
-    context: SearchContext, compared: TableDomain, rows: Tensor, config: SearchConfig, seeds: Tensor | None
+def _choose_seeds(
+    context: SearchContext, domain: TableDomain, rows: Tensor, config: SearchConfig, seeds: Tensor | None
 ) -> tuple[SearchContext, TableDomain, Tensor]:
     """Return context and domain, limited to plausible records if the configuration says so, and the seeds."""
-    searched, records = compared, rows
+    search_domain, records = domain, rows
     if config.plausible:
-        population = context.population or fit_population(compared, rows)
-        inside = keep_plausible(compared, population, config.plausible, compared.clip(rows))
-        context = replace(context, domain=inside, population=population)
-        searched, records = inside, inside.records
+        population = context.population or fit_population(domain, rows)
+        plausible_domain = keep_plausible(domain, population, config.plausible, domain.clip(rows))
+        context = replace(context, domain=plausible_domain, population=population)
+        search_domain, records = plausible_domain, plausible_domain.records
         if seeds is not None:
-            seeds = inside.among(compared.clip(seeds))  # clipped as the engine clips all rows to start from
+            seeds = plausible_domain.among(domain.clip(seeds))  # clipped as the engine clips all rows to start from
     if seeds is None:
         encoding = context.network.encoding
         seeds = cluster_seeds(encoding, records, config.seeds, seed=config.seed) if config.seeds else rows[:0]
-    return context, searched, seeds
+    return context, search_domain, seeds
 
 
 @contextmanager
-def _kept(recorder: Recorder | None) -> Iterator[None]:
+def _keep_findings(recorder: Recorder | None) -> Iterator[None]:
     """Add to the error of a model that fails during a recorded search that its findings are not lost."""
     try:
         yield
@@ -356,7 +356,7 @@ def _kept(recorder: Recorder | None) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Runs:
+class _PhaseSequence:
     """The phases and controls of one search."""
 
     config: SearchConfig
@@ -366,43 +366,43 @@ class _Runs:
     recorder: Recorder | None = None
     label: str = ""  # of a control, before the names of its phases
 
-    def both_phases(self, seeds: Tensor) -> tuple[PhaseResult, PhaseResult]:
+    def run_phases(self, seeds: Tensor) -> tuple[PhaseResult, PhaseResult]:
         """Run a method's pilot, if it has one, and its two phases; the pilot counts in the first phase there is."""
         config, domain = self.config, self.context.domain
-        seen = KeySet(domain.device)
+        key_set = KeySet(domain.device)
         rows = len(seeds) * config.steps
         if config.instances is not None:
             rows = min(rows, config.instances)
-        method = METHODS[config.method].make(Setting(self.context, seen, rows))
-        pilot = self._saved(method.pilot, seeds)
+        method = METHODS[config.method].make(Setting(self.context, key_set, rows))
+        pilot = self._save_pilot(method.pilot, seeds)
         if pilot is not None and pilot.stop == "interrupted":
             return pilot, PhaseResult.not_run(self.context)
         in_global, in_local = (pilot, None) if config.global_steps else (None, pilot)
-        budget = self._budget(config.global_steps, in_global, findings_per_seed=1)
-        walk = self._phase("global", method.first, seeds, budget, seen=seen)
-        first = walk.after(in_global)
+        budget = self._limit_phase(config.global_steps, in_global, findings_per_seed=1)
+        global_phase = self._run_phase("global", method.first, seeds, budget, key_set=key_set)
+        first = global_phase.after(in_global)
         if first.stop == "interrupted":
             return first, PhaseResult.not_run(self.context)
-        starts, origin = walk.findings.rows, walk.findings.origin
+        starts, origin = global_phase.findings.rows, global_phase.findings.origin
         if config.global_steps == 0:  # the seeds go straight into the local phase, and do not count
-            seen.add(domain.key(domain.clip(seeds)))
+            key_set.add(domain.key(domain.clip(seeds)))
             starts, origin = seeds, torch.arange(len(seeds), device=seeds.device)
         # The first step of the local phase evaluates its seeds again, which are findings already.
-        budget = self._budget(config.steps + 1 if config.steps else 0, in_local, seconds=first.seconds)
+        budget = self._limit_phase(config.steps + 1 if config.steps else 0, in_local, seconds=first.seconds)
         keep = not self.context.blind  # a control is a count only
-        local = self._phase("local", method.local, starts, budget, origin=origin, seen=seen, keep=keep)
+        local = self._run_phase("local", method.local, starts, budget, origin=origin, key_set=key_set, keep=keep)
         return first, local.after(in_local)
 
-    def _budget(
+    def _limit_phase(
         self, steps: int, pilot: PhaseResult | None, *, seconds: float = 0.0, findings_per_seed: int | None = None
     ) -> Budget:
         """Return the budget of a phase in which a pilot counts, if any, after so many seconds of an earlier phase."""
-        instances, left = self.config.instances, self.config.seconds
+        instances, seconds_left = self.config.instances, self.config.seconds
         if pilot is not None:
             seconds += pilot.seconds
             instances = None if instances is None else max(0, instances - pilot.findings.tried)
-        left = None if left is None else max(0.0, left - seconds)
-        return Budget(steps, instances, findings_per_seed=findings_per_seed, seconds=left)
+        seconds_left = None if seconds_left is None else max(0.0, seconds_left - seconds)
+        return Budget(steps, instances, findings_per_seed=findings_per_seed, seconds=seconds_left)
 
     def random(self, evaluated: int) -> Count | None:
         """Evaluate as many random rows as the search evaluated."""
@@ -411,13 +411,13 @@ class _Runs:
         domain = self.context.domain
         starts = torch.zeros(chains, domain.codes_per_row, dtype=torch.int64, device=domain.device)
         runs = replace(self, recorder=None, label="control: ")
-        return _count(runs._phase("random", Uniform(), starts, Budget(steps), keep=False))
+        return _count_findings(runs._run_phase("random", Uniform(), starts, Budget(steps), keep=False))
 
     def random_directions(self, seeds: Tensor) -> Count | None:
         """Run the same phases with random numbers in place of every gradient."""
         label = "control: random directions, "
         runs = replace(self, context=replace(self.context, blind=True), recorder=None, label=label)
-        return _count(*runs.both_phases(seeds))
+        return _count_findings(*runs.run_phases(seeds))
 
     def control(self, name: str, make: Callable[[], Count | None]) -> Count | None:
         """Return a control from the recorder, or run and save it; None if Ctrl-C ended it."""
@@ -428,7 +428,7 @@ class _Runs:
                 self.recorder.keep_control(name, count)
         return count
 
-    def _phase(
+    def _run_phase(
         self,
         name: str,
         rule: Method,
@@ -436,21 +436,21 @@ class _Runs:
         budget: Budget,
         *,
         origin: Tensor | None = None,
-        seen: KeySet | None = None,
+        key_set: KeySet | None = None,
         keep: bool = True,
     ) -> PhaseResult:
         context = replace(self.context, draws=Draws(self.config.seed, name))
-        what = self.label + ("random rows" if name == "random" else name)
-        begun = time.perf_counter()
+        label = self.label + ("random rows" if name == "random" else name)
+        start_time = time.perf_counter()
 
-        def show(done: int, total: int, findings: int) -> None:
-            rate = findings / max(1e-9, time.perf_counter() - begun)
-            self.progress(what, done, total, f"{findings:,} findings ({rate:,.0f} a second)")
+        def show(completed: int, total: int, findings: int) -> None:
+            rate = findings / max(1e-9, time.perf_counter() - start_time)
+            self.progress(label, completed, total, f"{findings:,} findings ({rate:,.0f} a second)")
 
-        task = PhaseTask(name, context, rule, starts, budget, origin, seen, keep, self.recorder)
+        task = PhaseTask(name, context, rule, starts, budget, origin, key_set, keep, self.recorder)
         return self.runner(task if self.progress is show_nothing else replace(task, progress=show))
 
-    def _saved(self, pilot: PhaseResult | None, seeds: Tensor) -> PhaseResult | None:
+    def _save_pilot(self, pilot: PhaseResult | None, seeds: Tensor) -> PhaseResult | None:
         """Save a pilot, which starts from no seed. It is short and repeated after a kill, so it saves no state."""
         if pilot is None:
             return None
@@ -458,16 +458,16 @@ class _Runs:
         pilot = replace(pilot, findings=replace(pilot.findings, origin=origin))
         if self.recorder is None or pilot.stop == "interrupted":
             return pilot
-        before = self.recorder.resume("pilot")
-        if before is not None:
-            return replace(pilot, seconds=before.seconds)
+        saved = self.recorder.resume("pilot")
+        if saved is not None:
+            return replace(pilot, seconds=saved.seconds)
         end = Checkpoint(0, {}, pilot.findings, seeds.new_empty(0, 2), pilot.seconds, pilot.stop)
         self.recorder.checkpoint("pilot", end)
         return pilot
 
 
-def _count(*results: PhaseResult) -> Count | None:
+def _count_findings(*results: PhaseResult) -> Count | None:
     if any(result.stop == "interrupted" for result in results):
         return None
     parts = [result.findings for result in results]
-    return Count(sum(p.tried for p in parts), sum(r.found for r in results), sum(p.evaluated for p in parts))
+    return Count(sum(p.tried for p in parts), sum(r.finding_count for r in results), sum(p.evaluated for p in parts))

@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 GROUP = "neuronfair.methods"  # of entry points
 
 
-def registered() -> list[EntryPoint]:
+def find_entry_points() -> list[EntryPoint]:
     """Return the entry points of other packages; none is imported."""
     return sorted(entry_points(group=GROUP), key=lambda point: point.name)
 
 
-def loaded(kind: type, taken: set[str]) -> Iterator[tuple[str, Any]]:
+def load_registered(kind: type, known_names: set[str]) -> Iterator[tuple[str, Any]]:
     """Yield the registered objects by name; one that is broken, or whose name is taken, is left out with a warning."""
-    for point in registered():
+    for point in find_entry_points():
         try:
-            if point.name in taken:
+            if point.name in known_names:
                 raise ValueError("there is a method of this name already")
             if not re.fullmatch(r"[\w-]+", point.name):  # it becomes the name of a folder
                 raise ValueError("expected a name of letters, digits, - and _")
-            thing = point.load()
-            if not isinstance(thing, kind):
-                raise TypeError(f"expected a neuronfair.methods.{kind.__name__}, got {type(thing).__name__}")
+            plug_in = point.load()
+            if not isinstance(plug_in, kind):
+                raise TypeError(f"expected a neuronfair.methods.{kind.__name__}, got {type(plug_in).__name__}")
         except (Exception, SystemExit) as error:  # a broken package must not disable the others
             origin = point.dist.name if point.dist is not None else point.value
             warnings.warn(
@@ -45,14 +45,14 @@ def loaded(kind: type, taken: set[str]) -> Iterator[tuple[str, Any]]:
                 stacklevel=2,
             )
         else:
-            taken = taken | {point.name}
-            yield point.name, thing
+            known_names = known_names | {point.name}
+            yield point.name, plug_in
 
 
-_OTHERS = "".join(f", or {point.name} of another package" for point in registered())
+_OTHER_METHODS = "".join(f", or {point.name} of another package" for point in find_entry_points())
 
 
-def _most_likely() -> Decision:
+def _default_decision() -> Decision:
     from neuronfair.model.decision import Decision
 
     return Decision()
@@ -76,7 +76,7 @@ class SearchConfig:
         "Search method: frontier, neuronfair-plus (a redesign), neuronfair (the paper's with four changes), "
         "neuronfair-printed (the paper's to the letter), eidig5, eidiginf, adf, frontier-free, symbgen, expga, "
         "aequitas, aequitas-semi, aequitas-random or uniform"
-        f"{_OTHERS}.",
+        f"{_OTHER_METHODS}.",
         panel=INPUT,
     )
     seeds: int = parameter(1000, "Rows to start from.", "--starts", panel=BUDGET, low=0)
@@ -86,7 +86,7 @@ class SearchConfig:
     instances: int | None = None  # distinct records evaluated, at most, in each phase
     seconds: float | None = parameter(None, "Time limit in seconds, of both phases.", panel=BUDGET, low=0)
     seed: int = parameter(0, "Seed of all random numbers.")
-    decision: Decision = field(default_factory=_most_likely)
+    decision: Decision = field(default_factory=_default_decision)
     # The help text is that of --no-controls.
     controls: bool = parameter(True, "Skip the controls: random records and random directions.")
     plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")

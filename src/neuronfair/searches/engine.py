@@ -102,7 +102,7 @@ class PhaseResult:
     """The findings of one phase, how many there are, why it ended, and how long it took."""
 
     findings: Findings
-    found: int
+    finding_count: int
     stop: Stop
     seconds: float
     on_disk: FindingsSummary | None = None  # of the findings that are on disk only
@@ -112,8 +112,8 @@ class PhaseResult:
         if earlier is None:
             return self
         findings = Findings.join([earlier.findings, self.findings])
-        found, seconds = earlier.found + self.found, earlier.seconds + self.seconds
-        return replace(self, findings=findings, found=found, seconds=seconds)
+        found, seconds = earlier.finding_count + self.finding_count, earlier.seconds + self.seconds
+        return replace(self, findings=findings, finding_count=found, seconds=seconds)
 
     @staticmethod
     def not_run(context: SearchContext) -> PhaseResult:
@@ -256,7 +256,7 @@ class PhaseRun:
         if time.perf_counter() - self._last_count > SECONDS_BETWEEN_COUNTS:
             self._tally.count()
             self._last_count = time.perf_counter()
-        progress(self._chains.t, self._budget.steps, self._tally.found)
+        progress(self._chains.t, self._budget.steps, self._tally.finding_count)
 
     @property
     def checkpoint_is_due(self) -> bool:
@@ -275,7 +275,7 @@ class PhaseRun:
         """Write the last checkpoint and return the result."""
         recent = self._tally.since_last()
         if progress is not None:
-            progress(self._chains.t, self._budget.steps, self._tally.found)
+            progress(self._chains.t, self._budget.steps, self._tally.finding_count)
         seconds = self._save(self._chains.t, self._state(), *recent, stop)
         return PhaseResult(self._tally.findings(), self._tally.confirmed, stop, seconds)
 
@@ -307,7 +307,7 @@ class PhaseTally:
         self._recent: list[Findings] = []  # not confirmed in float64 yet
         self._lines: list[Tensor] = []
         self._parts: list[Findings] = []
-        self.tried = self.found = self.confirmed = 0
+        self.tried = self.finding_count = self.confirmed = 0
 
     def may_reach_limit(self, waiting: int = 0) -> bool:
         """Return whether the limit is reached, once so many more rows are counted: no record beyond it is evaluated."""
@@ -318,7 +318,7 @@ class PhaseTally:
         self._parts = [before]
         self._seen.add(keys)
         self.tried = before.tried
-        self.found = self.confirmed = len(before)
+        self.finding_count = self.confirmed = len(before)
 
     def record(self, evaluated: EvaluatedStep, t: int) -> None:
         """Collect an evaluated step, and count all collected ones when they are many or may reach a limit."""
@@ -355,7 +355,7 @@ class PhaseTally:
         part = self._findings(steps.at(chosen), step[chosen])
         self._recent.append(replace(part, misses=steps.rows[missed], tried=tried, evaluated=count, rejected=rejected))
         self._lines.append(lines[new])
-        self.tried, self.found = self.tried + tried, self.found + hits
+        self.tried, self.finding_count = self.tried + tried, self.finding_count + hits
 
     def _findings(self, steps: EvaluatedStep, number: Tensor) -> Findings:
         domain, rows = self._context.domain, steps.rows.long()

@@ -35,15 +35,15 @@ class Evaluation:
     rows: Tensor  # (n, d)
     family: Tensor  # (n, 1 + k, outputs): the scores of each row, then those of its twins
     valid: Tensor  # (n, k): whether such a twin exists
-    apart: Tensor  # (n, k): whether it does and gets a different decision than the row
+    twin_differs: Tensor  # (n, k): whether it does and gets a different decision than the row
     discriminates: Tensor  # (n,): whether members of the family get different decisions
-    only: Tensor | None = None  # (n, d): the twins themselves, where each row has one
+    single_twins: Tensor | None = None  # (n, d): the twins themselves, where each row has one
 
     def __getitem__(self, chosen: Tensor | slice) -> Evaluation:
         """Return the evaluation of some of the rows."""
-        names = ("rows", "family", "valid", "apart", "discriminates")
-        only = None if self.only is None else self.only[chosen]
-        return replace(self, **{name: getattr(self, name)[chosen] for name in names}, only=only)
+        names = ("rows", "family", "valid", "twin_differs", "discriminates")
+        single_twins = None if self.single_twins is None else self.single_twins[chosen]
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names}, single_twins=single_twins)
 
     @property
     def scores(self) -> Tensor:
@@ -73,12 +73,12 @@ class Evaluation:
     @cached_property
     def differs(self) -> Tensor:
         """Which twins get a different decision than their row; none if the row does not discriminate: bool, (n, k)."""
-        return self.apart & self.discriminates[:, None]
+        return self.twin_differs & self.discriminates[:, None]
 
     @cached_property
     def partner(self) -> Tensor:
         """The twin to compare each row with, (n,): the farthest of those with another decision, or else of all."""
-        if self.only is not None:
+        if self.single_twins is not None:
             return torch.zeros_like(self.rows[:, 0])
         gaps = torch.where(self.differs.any(1, keepdim=True) & ~self.differs, -1.0, self.gaps)
         return gaps.argmax(1)
@@ -86,7 +86,7 @@ class Evaluation:
     @cached_property
     def twin(self) -> Tensor:
         """The row of that partner: (n, d)."""
-        return self.domain.member(self.rows, self.partner + 1) if self.only is None else self.only
+        return self.domain.member(self.rows, self.partner + 1) if self.single_twins is None else self.single_twins
 
     @cached_property
     def ends(self) -> Ends:
@@ -104,30 +104,30 @@ class Evaluation:
 
         With a tolerance, they are the two ends of the family if no twin is too far from the row itself.
         """
-        other = self.partner + 1
-        own = torch.zeros_like(other)
-        if self.only is not None:
-            return Pair(own, other, self.family[:, 0], self.family[:, 1])
+        partner = self.partner + 1
+        member = torch.zeros_like(partner)
+        if self.single_twins is not None:
+            return Pair(member, partner, self.family[:, 0], self.family[:, 1])
         if self.decision.kind == "tolerance":
-            between = self.discriminates & ~self.differs.any(1)
-            other = torch.where(between, self.ends.lowest, other)
-            own = torch.where(between, self.ends.highest, own)
-        every = torch.arange(len(own), device=own.device)
+            by_ends = self.discriminates & ~self.differs.any(1)
+            partner = torch.where(by_ends, self.ends.lowest, partner)
+            member = torch.where(by_ends, self.ends.highest, member)
+        indices = torch.arange(len(member), device=member.device)
         # Copies, not views: a pair may be kept for long, and must not keep the whole family.
-        return Pair(own, other, self.family[every, own], self.family[every, other])
+        return Pair(member, partner, self.family[indices, member], self.family[indices, partner])
 
     def pairs(self) -> Pairs:
         """Return the rows of these two members, and their scores."""
-        own, other, scores, twin_scores = self.pair
-        if self.decision.kind != "tolerance" or self.only is not None:
+        member, partner, scores, twin_scores = self.pair
+        if self.decision.kind != "tolerance" or self.single_twins is not None:
             return Pairs(self.rows, self.twin, scores, twin_scores)
-        return Pairs(self.domain.member(self.rows, own), self.domain.member(self.rows, other), scores, twin_scores)
+        return Pairs(self.domain.member(self.rows, member), self.domain.member(self.rows, partner), scores, twin_scores)
 
 
 class Pair(NamedTuple):
     """Two members of each family, by number (0 is the row itself), and their scores."""
 
-    own: Tensor  # (n,)
+    member: Tensor  # (n,)
     other: Tensor  # (n,)
     scores: Tensor  # (n, outputs)
     twin_scores: Tensor  # (n, outputs)
@@ -162,17 +162,17 @@ def evaluate(
     """
     decision = decision or Decision()
     decision.check(network.outputs)
-    most = ROWS_PER_PASS if rows.device.type == "cpu" else ROWS_PER_PASS_GPU
-    size = min(most, MAX_NUMBERS_PER_PASS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
+    max_rows = ROWS_PER_PASS if rows.device.type == "cpu" else ROWS_PER_PASS_GPU
+    size = min(max_rows, MAX_NUMBERS_PER_PASS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
     parts = [_family(network, domain, part) for part in torch.split(rows, in_full_batches(size))]
-    family, valid, only = parts[0] if len(parts) == 1 else _joined(parts)
-    apart = decision.twins_differ(family) & valid
+    family, valid, single_twins = parts[0] if len(parts) == 1 else _join_parts(parts)
+    twin_differs = decision.twins_differ(family) & valid
     # Two counterfactual twins of a record that differ from each other say nothing about the record.
     if decision.kind == "tolerance" and domain.twins_are_mutual:
-        splits = decision.splits(family, valid)
+        discriminates = decision.splits(family, valid)
     else:
-        splits = apart[:, 0] if only is not None else apart.any(1)
-    evaluation = Evaluation(domain, decision, rows, family, valid, apart, splits, only)
+        discriminates = twin_differs[:, 0] if single_twins is not None else twin_differs.any(1)
+    evaluation = Evaluation(domain, decision, rows, family, valid, twin_differs, discriminates, single_twins)
     if checked and not bool(evaluation.finite):
         raise not_finite()
     return evaluation
@@ -198,9 +198,9 @@ def _family(network: Model, domain: Domain, rows: Tensor) -> _Part:
     return scores, valid, twins[:, 0] if twins.shape[1] == 1 else None
 
 
-def _joined(parts: list[_Part]) -> _Part:
-    family, valid, only = zip(*parts, strict=True)
-    return torch.cat(family), torch.cat(valid), None if only[0] is None else torch.cat(only)
+def _join_parts(parts: list[_Part]) -> _Part:
+    family, valid, single_twins = zip(*parts, strict=True)
+    return torch.cat(family), torch.cat(valid), None if single_twins[0] is None else torch.cat(single_twins)
 
 
 def not_finite() -> ModelError:
@@ -237,11 +237,11 @@ def count_flips_of_drawn_twins(
         return None
     parts = [(rows.new_zeros(0), rows.new_zeros(0))]
     for (part,) in zip(*split_families(network.encoding, domain, rows), strict=True):
-        own, flips, drawn = network.scores(part), part.new_zeros(len(part)), part.new_zeros(len(part))
-        for others, valid in counterfactuals.draw(domain, part):
-            scores = network.scores(others.flatten(0, 1)).view(*valid.shape, network.outputs)
-            flips += (decision.differ(own[:, None], scores) & valid).sum(1)
-            drawn += valid.sum(1)
-        parts.append((flips, drawn))
-    all_flips, all_drawn = zip(*parts, strict=True)
-    return torch.cat(all_flips), torch.cat(all_drawn)
+        scores, flips, drawn_counts = network.scores(part), part.new_zeros(len(part)), part.new_zeros(len(part))
+        for twins, valid in counterfactuals.draw(domain, part):
+            twin_scores = network.scores(twins.flatten(0, 1)).view(*valid.shape, network.outputs)
+            flips += (decision.differ(scores[:, None], twin_scores) & valid).sum(1)
+            drawn_counts += valid.sum(1)
+        parts.append((flips, drawn_counts))
+    all_flips, all_counts = zip(*parts, strict=True)
+    return torch.cat(all_flips), torch.cat(all_counts)

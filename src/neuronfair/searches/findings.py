@@ -14,7 +14,8 @@ from neuronfair.domain.twins import Domain
 from neuronfair.model.decision import Decision, Scale, infer_scale
 from neuronfair.model.encoding import ROWS_PER_PASS
 
-_LINES = ("packed", "twin_values", "scores", "twin_scores", "origin", "step", "plausibility")
+_LINE_FIELDS = ("packed", "twin_values", "scores", "twin_scores", "origin", "step", "plausibility")
+_TENSORS = (*_LINE_FIELDS, "misses")
 NO_SEED = -1  # the origin of findings of a pilot, which starts from random rows
 
 
@@ -63,40 +64,40 @@ class Findings:
         twins[:, list(domain.twin_columns)] = self.twin_values
         return twins
 
-    def scale(self, decision: Decision, known: Scale | None) -> Scale:
+    def scale(self, decision: Decision, given: Scale | None) -> Scale:
         """Return the scale of the scores; if it is not known, the one inferred from the findings' scores."""
-        return known or infer_scale(decision, torch.cat([self.scores, self.twin_scores]))
+        return given or infer_scale(decision, torch.cat([self.scores, self.twin_scores]))
 
     def __getitem__(self, chosen: Tensor | slice) -> Findings:
         """Return some of the findings; the counts and the misses stay those of the whole search."""
-        parts = {name: getattr(self, name)[chosen] for name in _LINES}
+        parts = {name: getattr(self, name)[chosen] for name in _LINE_FIELDS}
         return replace(self, **parts)
 
     @staticmethod
     def empty(domain: Domain, outputs: int) -> Findings:
         """Return the findings of a search that found none."""
         rows = torch.empty(0, domain.codes_per_row, dtype=domain.compact, device=domain.device)
-        number = torch.empty(0, dtype=torch.int64, device=domain.device)
+        no_numbers = torch.empty(0, dtype=torch.int64, device=domain.device)
         scores = torch.empty(0, outputs, device=domain.device)
-        return Findings(rows, rows[:, list(domain.twin_columns)].long(), scores, scores, number, number, rows)
+        return Findings(rows, rows[:, list(domain.twin_columns)].long(), scores, scores, no_numbers, no_numbers, rows)
 
     @staticmethod
     def join(parts: list[Findings]) -> Findings:
         """Return several parts of one search as one; their counts add up."""
-        lines: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in (*_LINES, "misses")}
+        lines: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in _TENSORS}
         counts = {name: sum(getattr(p, name) for p in parts) for name in ("tried", "evaluated", "rejected")}
         return Findings(**lines, **counts)
 
     def counts(self) -> Findings:
         """Return the counts without the findings."""
-        return self._each(lambda lines: lines[:0].clone())  # a slice alone would keep all lines in memory
+        return self._map_tensors(lambda lines: lines[:0].clone())  # a slice alone would keep all lines in memory
 
     def to(self, device: torch.device) -> Findings:
         """Return the findings on another device."""
-        return self._each(lambda lines: lines.to(device))
+        return self._map_tensors(lambda lines: lines.to(device))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Findings:
-        lines: dict[str, Any] = {name: change(getattr(self, name)) for name in (*_LINES, "misses")}
+    def _map_tensors(self, transform: Callable[[Tensor], Tensor]) -> Findings:
+        lines: dict[str, Any] = {name: transform(getattr(self, name)) for name in _TENSORS}
         return replace(self, **lines)
 
 
@@ -120,22 +121,22 @@ class FindingsSummary:
     @staticmethod
     def of(findings: Findings, domain: Domain) -> FindingsSummary:
         """Summarise findings."""
-        known = findings.plausibility[~findings.plausibility.isnan()].double()
-        steps = (known * FindingsSummary.STEPS + 0.01).long()  # float32 may be a little below a step
+        plausibility = findings.plausibility[~findings.plausibility.isnan()].double()
+        steps = (plausibility * FindingsSummary.STEPS + 0.01).long()  # float32 may be a little below a step
         histogram = torch.bincount(steps.clamp(0, FindingsSummary.STEPS), minlength=FindingsSummary.STEPS + 1)
         return FindingsSummary(violations(findings, domain), histogram.cpu())
 
     def __add__(self, other: FindingsSummary) -> FindingsSummary:
         return FindingsSummary(self.violations + other.violations, self.histogram + other.histogram)
 
-    def plausibility(self, least: float) -> PlausibilityFigures | None:
+    def plausibility(self, threshold: float) -> PlausibilityFigures | None:
         """Return the share of plausible findings and the median plausibility, both to a step; None if not known."""
         count = int(self.histogram.sum())
         if count == 0:
             return None
-        share = int(self.histogram[math.ceil(least * FindingsSummary.STEPS - 0.01) :].sum()) / count
+        share = int(self.histogram[math.ceil(threshold * FindingsSummary.STEPS - 0.01) :].sum()) / count
         middle = int((self.histogram.cumsum(0) > (count - 1) // 2).int().argmax())
-        return {"least": least, "share": share, "median": middle / FindingsSummary.STEPS}
+        return {"least": threshold, "share": share, "median": middle / FindingsSummary.STEPS}
 
 
 def violations(findings: Findings, domain: Domain) -> int:

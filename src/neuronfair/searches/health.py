@@ -17,9 +17,9 @@ from neuronfair.searches.method import SearchContext
 
 CHECKED_SEEDS = 1000  # seeds, and as many uniform rows, that are checked
 CHECKED_ROWS = 1 << 18  # rows that are scored for that at most, twins included
-WEAK = "weak-guidance"  # the name of the note that gradients do not help
-NORMAL = 1.96  # standard deviations on each side of a 95% interval
-GUIDED = 1.1  # how many times as often as in random directions a guided search must succeed
+WEAK_GUIDANCE = "weak-guidance"  # the name of the note that gradients do not help
+NORMAL_QUANTILE = 1.96  # standard deviations on each side of a 95% interval
+MIN_GUIDED_RATIO = 1.1  # how many times as often as in random directions a guided search must succeed
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class HealthNote:
     """A problem that makes the result of a search misleading."""
 
     name: str
-    seen: str  # what was measured, and why it matters
+    observation: str  # what was measured, and why it matters
     remedy: str  # what to do
 
 
@@ -36,44 +36,44 @@ def check_health(context: SearchContext, seeds: Tensor, rows: Tensor) -> tuple[H
 
     `rows` is the table. The first thousand seeds and a thousand uniform rows of the domain are evaluated.
     """
-    sample = _evaluated(context, seeds, rows)
+    sample = _evaluate_sample(context, seeds, rows)
     notes = {name: check(sample) for name, check in CHECKS.items()}
     return tuple(HealthNote(name, *note) for name, note in notes.items() if note is not None)
 
 
-def weak_guidance(
-    method: str, sensitive: Sequence[str], own: tuple[int, int], blind: tuple[int, int]
+def find_weak_guidance(
+    method: str, sensitive: Sequence[str], guided: tuple[int, int], blind: tuple[int, int]
 ) -> HealthNote | None:
     """Return a note if a search succeeds hardly more often than the same method in random directions.
 
-    `own` and `blind` are the findings and the distinct records tried of both. The note says that gradients did not help
-    only if the confidence intervals of the two success rates do not overlap.
+    `guided` and `blind` are the findings and the distinct records tried of both. The note says that gradients did not
+    help only if the confidence intervals of the two success rates do not overlap.
     """
-    if not blind[0] or not own[1] or own[0] * blind[1] >= GUIDED * blind[0] * own[1]:
+    if not blind[0] or not guided[1] or guided[0] * blind[1] >= MIN_GUIDED_RATIO * blind[0] * guided[1]:
         return None
-    share, other = own[0] / own[1], blind[0] / blind[1]
-    (low, high), (blind_low, blind_high) = _interval(*own), _interval(*blind)
+    share, blind_share = guided[0] / guided[1], blind[0] / blind[1]
+    (low, high), (blind_low, blind_high) = _wilson_interval(*guided), _wilson_interval(*blind)
     if high < blind_low:
         result = "less often than the same method in random directions: its gradients did not help"
     elif low > blind_high:
-        result = f"only {share / other:.2f} times as often as the same method in random directions"
+        result = f"only {share / blind_share:.2f} times as often as the same method in random directions"
     else:
         result = "not measurably more often than the same method in random directions: the 95% intervals overlap"
     return HealthNote(
-        WEAK,
-        f"{method} ({listing(sensitive)}) succeeded {result}. Success rates: {percent(share)} of {own[1]:,} records "
-        f"({percent(low)} to {percent(high)}) versus {percent(other)} of {blind[1]:,} ({percent(blind_low)} to "
+        WEAK_GUIDANCE,
+        f"{method} ({listing(sensitive)}) succeeded {result}. Success rates: {percent(share)} of {guided[1]:,} records "
+        f"({percent(low)} to {percent(high)}) versus {percent(blind_share)} of {blind[1]:,} ({percent(blind_low)} to "
         f"{percent(blind_high)}).",
         "Compare methods: neuronfair compare.",
     )
 
 
-def _interval(found: int, tried: int) -> tuple[float, float]:
+def _wilson_interval(findings: int, records: int) -> tuple[float, float]:
     """Return the 95% confidence interval of a success rate: the score interval of Wilson (1927)."""
-    share, weight = found / tried, NORMAL**2 / tried
+    share, weight = findings / records, NORMAL_QUANTILE**2 / records
     middle = (share + weight / 2) / (1 + weight)
-    half = NORMAL * math.sqrt(share * (1 - share) / tried + weight / (4 * tried)) / (1 + weight)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    margin = NORMAL_QUANTILE * math.sqrt(share * (1 - share) / records + weight / (4 * records)) / (1 + weight)
+    return max(0.0, middle - margin), min(1.0, middle + margin)
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,17 @@ class _Sample:
 _Note = tuple[str, str] | None
 
 
-def _evaluated(context: SearchContext, seeds: Tensor, table: Tensor) -> _Sample:
+def _evaluate_sample(context: SearchContext, seeds: Tensor, table: Tensor) -> _Sample:
     domain = context.domain
     count = max(1, min(CHECKED_SEEDS, CHECKED_ROWS // len(domain.sensitive_values)))
     seeds = domain.clip(seeds[:count])
-    uniform = domain.sample(count, torch.Generator().manual_seed(context.draws.seed))
-    both = evaluate(context.network, domain, torch.cat([seeds, uniform]), context.decision)
-    return _Sample(context, table, seeds, both[: len(seeds)], torch.cat([both.scores, both.twin_scores[both.valid]]))
+    uniform_rows = domain.sample(count, torch.Generator().manual_seed(context.draws.seed))
+    evaluation = evaluate(context.network, domain, torch.cat([seeds, uniform_rows]), context.decision)
+    scores = torch.cat([evaluation.scores, evaluation.twin_scores[evaluation.valid]])
+    return _Sample(context, table, seeds, evaluation[: len(seeds)], scores)
 
 
-def _constant_decision(sample: _Sample) -> _Note:
+def _find_constant_decision(sample: _Sample) -> _Note:
     scores = sample.scores
     if not sample.context.decision.is_unanimous(scores):
         return None
@@ -110,24 +111,24 @@ def _constant_decision(sample: _Sample) -> _Note:
     )
 
 
-def _zero_gradient(sample: _Sample) -> _Note:
+def _find_zero_gradients(sample: _Sample) -> _Note:
     context, seeds, evaluation = sample.context, sample.seeds, sample.evaluation
     if not isinstance(context.network, Network):
         return None
     ends = evaluation.ends
     members = context.domain.member(seeds.repeat(2, 1), torch.cat([ends.highest, ends.lowest]))
     slopes = context.network.gradient(members, lambda s: (s * ends.margin_weights.repeat(2, 1)).sum(1))
-    flat = int((slopes == 0).all(1).view(2, -1).all(0).sum())
-    if 2 * flat <= len(seeds):
+    flat_count = int((slopes == 0).all(1).view(2, -1).all(0).sum())
+    if 2 * flat_count <= len(seeds):
         return None
     return (
-        f"The gradient is 0 in every input at {flat:,} of {len(seeds):,} seeds and their twins. A guided search "
+        f"The gradient is 0 in every input at {flat_count:,} of {len(seeds):,} seeds and their twins. A guided search "
         "goes in random directions there.",
         "Check the scaling of the inputs; use the scores before a final softmax or sigmoid, which may be saturated.",
     )
 
 
-def _dead_biased_neurons(sample: _Sample) -> _Note:
+def _find_dead_neurons(sample: _Sample) -> _Note:
     context = sample.context
     if context.profile is None or not isinstance(context.network, Network) or len(sample.seeds) == 0:
         return None
@@ -144,7 +145,7 @@ def _dead_biased_neurons(sample: _Sample) -> _Note:
     )
 
 
-def _train_mode(sample: _Sample) -> _Note:
+def _find_train_mode(sample: _Sample) -> _Note:
     network = sample.context.network
     if not isinstance(network, Network) or not network.module.training:
         return None
@@ -155,52 +156,52 @@ def _train_mode(sample: _Sample) -> _Note:
     )
 
 
-def _one_sensitive_value(sample: _Sample) -> _Note:
+def _find_single_values(sample: _Sample) -> _Note:
     domain, table = sample.context.domain, sample.table
     assert isinstance(domain, TableDomain)  # health checks look at tables
-    single = [c for c in domain.sensitive_columns if len(table) and bool((table[:, c] == table[0, c]).all())]
-    if not single:
+    columns = [c for c in domain.sensitive_columns if len(table) and bool((table[:, c] == table[0, c]).all())]
+    if not columns:
         return None
-    held = ", ".join(
+    values = ", ".join(
         f"'{domain.names[c]}' ({domain.attributes[c].value(int(table[0, c]))} in all {len(table):,} rows)"
-        for c in single
+        for c in columns
     )
     return (
-        f"The table holds one value only of {held}. No row shows how the network should treat another value.",
+        f"The table holds one value only of {values}. No row shows how the network should treat another value.",
         "Check the column, or add rows of every group.",
     )
 
 
-def _seeds_already_discriminating(sample: _Sample) -> _Note:
-    count, of = int(sample.evaluation.discriminates.sum()), len(sample.seeds)
-    if 2 * count <= of:
+def _find_discriminating_seeds(sample: _Sample) -> _Note:
+    count, total = int(sample.evaluation.discriminates.sum()), len(sample.seeds)
+    if 2 * count <= total:
         return None
     return (
-        f"{count:,} of {of:,} seeds are findings before any step. The global phase has little to do, and its success "
-        "rate says little about the method.",
+        f"{count:,} of {total:,} seeds are findings before any step. The global phase has little to do, and its "
+        "success rate says little about the method.",
         "Compare with the random search at equal queries, or start from rows that do not discriminate.",
     )
 
 
-def _softmax_twice(sample: _Sample) -> _Note:
+def _find_double_softmax(sample: _Sample) -> _Note:
     network, classes = sample.context.network, sample.scores.shape[1]
     if classes < 2 or not isinstance(network, Network) or not network.ends_in("Softmax", "Softmax"):
         return None
     # The softmax of probabilities: the least when another class has them all, the most when this one has.
-    least, most = 1 / (1 + (classes - 1) * math.e), math.e / (math.e + classes - 1)
+    lowest, highest = 1 / (1 + (classes - 1) * math.e), math.e / (math.e + classes - 1)
     return (
-        f"The module applies softmax twice, so its scores lie between {least:.3f} and {most:.3f}. Gradients and score "
-        "gaps are too small then, and a threshold means something else.",
+        f"The module applies softmax twice, so its scores lie between {lowest:.3f} and {highest:.3f}. Gradients and "
+        "score gaps are too small then, and a threshold means something else.",
         "Remove the softmax from the module, or from its wrapper.",
     )
 
 
 CHECKS: dict[str, Callable[[_Sample], _Note]] = {
-    "constant-decision": _constant_decision,
-    "zero-gradient": _zero_gradient,
-    "dead-biased-neurons": _dead_biased_neurons,
-    "train-mode": _train_mode,
-    "one-sensitive-value": _one_sensitive_value,
-    "seeds-already-discriminating": _seeds_already_discriminating,
-    "softmax-twice": _softmax_twice,
+    "constant-decision": _find_constant_decision,
+    "zero-gradient": _find_zero_gradients,
+    "dead-biased-neurons": _find_dead_neurons,
+    "train-mode": _find_train_mode,
+    "one-sensitive-value": _find_single_values,
+    "seeds-already-discriminating": _find_discriminating_seeds,
+    "softmax-twice": _find_double_softmax,
 }

@@ -27,9 +27,9 @@ from neuronfair.searches.evaluate import Evaluation
 
 MAX_UNIT_STEP_VALUES = 128  # ordered attributes with more values have steps longer than one code
 MAX_QUANTILES = 1024  # of an attribute, at most
-PLACES_BEYOND = 8  # places beyond each end of the data set
-TINY = 1e-9  # stands for a gradient of 0 where its inverse is needed: attributes without influence share the chances
-MIN_LOSS = 0.03  # the share of its room that a row may lose at no cost
+STEPS_BEYOND = 8  # steps beyond each end of the data set
+MIN_GRADIENT = 1e-9  # replaces 0 in inverses: attributes without influence share the chances
+MIN_MARGIN_LOSS = 0.03  # the share of its margin that a row may lose at no cost
 TEMPERATURE = 1.0  # of the Metropolis test in the published programs, where a miss after a finding costs 1
 
 
@@ -46,58 +46,58 @@ class StepSizes:
     @staticmethod
     def of(domain: TableDomain, rows: Tensor) -> StepSizes | None:
         """Return the step sizes for a data set; None if every step is one code, as in the `paper` encoding."""
-        wide = (domain.is_ordered & domain.changeable & (domain.grid_sizes > MAX_UNIT_STEP_VALUES)).nonzero()[:, 0]
-        if domain.encoding == "paper" or not len(rows) or not len(wide):
+        columns = (domain.is_ordered & domain.changeable & (domain.grid_sizes > MAX_UNIT_STEP_VALUES)).nonzero()[:, 0]
+        if domain.encoding == "paper" or not len(rows) or not len(columns):
             return None
-        codes = rows[:, wide].double().clamp(min=0)
-        last = (domain.grid_sizes[wide] - 1).double()
+        codes = rows[:, columns].double().clamp(min=0)
+        last = (domain.grid_sizes[columns] - 1).double()
         middle = codes.masked_fill(codes > last, torch.nan).nanmedian(0).values.nan_to_num()
         codes = torch.where(codes > last, middle, codes)  # an empty cell is not in the order
-        places = torch.linspace(0, len(rows) - 1, min(MAX_QUANTILES, len(rows)), device=rows.device).round().long()
-        places = places.clamp(max=len(rows) - 1)  # of very many rows, rounding may exceed the last
-        inside = codes.sort(0).values[places].T
-        rungs = torch.arange(1, PLACES_BEYOND + 1, dtype=torch.float64, device=rows.device) / PLACES_BEYOND
-        low, high = inside[:, :1], inside[:, -1:]
-        above = high + (last[:, None] - high + 1) ** rungs - 1
-        below = low - (low + 1) ** rungs.flip(0) + 1
-        return StepSizes(wide, torch.cat([below, inside, above], 1).round())
+        ranks = torch.linspace(0, len(rows) - 1, min(MAX_QUANTILES, len(rows)), device=rows.device).round().long()
+        ranks = ranks.clamp(max=len(rows) - 1)  # of very many rows, rounding may exceed the last
+        quantiles = codes.sort(0).values[ranks].T
+        exponents = torch.arange(1, STEPS_BEYOND + 1, dtype=torch.float64, device=rows.device) / STEPS_BEYOND
+        low, high = quantiles[:, :1], quantiles[:, -1:]
+        codes_above = high + (last[:, None] - high + 1) ** exponents - 1
+        codes_below = low - (low + 1) ** exponents.flip(0) + 1
+        return StepSizes(columns, torch.cat([codes_below, quantiles, codes_above], 1).round())
 
-    def stretched(self, base: Tensor, codes: Tensor, u: Tensor) -> Tensor:
+    def stretch(self, base: Tensor, codes: Tensor, u: Tensor) -> Tensor:
         """Return the codes with steps of one code stretched by random numbers u in [0, 1), each in its direction."""
-        old, near = base[:, self.columns], codes[:, self.columns]
-        new = self._stepped(old.T.double(), (near - old).T.sign(), u[:, self.columns].T).T
-        single = (near - old).abs() == 1  # not to or from an empty cell, which is not in the order
-        return codes.index_copy(1, self.columns, torch.where(single, new.long(), near))
+        old, stepped = base[:, self.columns], codes[:, self.columns]
+        new = self._move_codes(old.T.double(), (stepped - old).T.sign(), u[:, self.columns].T).T
+        is_single_step = (stepped - old).abs() == 1  # not to or from an empty cell, which is not in the order
+        return codes.index_copy(1, self.columns, torch.where(is_single_step, new.long(), stepped))
 
-    def _stepped(self, old: Tensor, way: Tensor, u: Tensor) -> Tensor:
+    def _move_codes(self, codes: Tensor, direction: Tensor, u: Tensor) -> Tensor:
         """Return the new codes of steps, (m, n): at least one code away, and at most one code beyond a bound."""
         last = self.values.shape[1] - 1
-        up = way > 0
-        place = torch.where(up, self._place(old, right=True), self._place(old, right=False))
-        room = torch.where(up, last - place, place)
-        goal = (place + way * ((room + 1) ** u - 1)).clamp(0, last)
-        below = goal.long().clamp(max=last - 1)
-        low, high = self.values.gather(1, below), self.values.gather(1, below + 1)
-        there = (low + (goal - below) * (high - low)).round()
-        return torch.where(up, torch.maximum(there, old + 1), torch.minimum(there, old - 1))
+        up = direction > 0
+        position = torch.where(up, self._locate(codes, right=True), self._locate(codes, right=False))
+        distance = torch.where(up, last - position, position)
+        goal = (position + direction * ((distance + 1) ** u - 1)).clamp(0, last)
+        segment = goal.long().clamp(max=last - 1)
+        low, high = self.values.gather(1, segment), self.values.gather(1, segment + 1)
+        new_codes = (low + (goal - segment) * (high - low)).round()
+        return torch.where(up, torch.maximum(new_codes, codes + 1), torch.minimum(new_codes, codes - 1))
 
-    def _place(self, codes: Tensor, *, right: bool) -> Tensor:
-        """Return the places of codes among the values, interpolated; of equal values the one at the end."""
-        after = torch.searchsorted(self.values, codes.contiguous(), right=right).clamp(1, self.values.shape[1] - 1)
-        low, high = self.values.gather(1, after - 1), self.values.gather(1, after)
+    def _locate(self, codes: Tensor, *, right: bool) -> Tensor:
+        """Return the positions of codes among the values, interpolated; of equal values the one at the end."""
+        upper = torch.searchsorted(self.values, codes.contiguous(), right=right).clamp(1, self.values.shape[1] - 1)
+        low, high = self.values.gather(1, upper - 1), self.values.gather(1, upper)
         share = torch.where(high > low, (codes - low) / (high - low).clamp(min=1e-9), 1.0 if not right else 0.0)
-        return after - 1 + share.clamp(0, 1)
+        return upper - 1 + share.clamp(0, 1)
 
-    def reach(self, width: int) -> Tensor:
+    def step_lengths(self, width: int) -> Tensor:
         """Return about how many codes a step of each attribute is long: one, or the mean over the values: (width,)."""
         old, last = self.values[:, 1:-1], self.values[:, -1:]
         sizes = []
         for u in torch.arange(0.5, 8) / 8:  # evenly spread
-            for way in (1.0, -1.0):
-                there = self._stepped(old, torch.full_like(old, way), torch.full_like(old, float(u)))
-                sizes.append((torch.minimum(there.clamp(min=0), last) - old).abs())
-        reach = torch.ones(width, dtype=torch.float64, device=old.device)
-        return reach.index_copy(0, self.columns, torch.stack(sizes).mean((0, 2)).clamp(min=1))
+            for direction in (1.0, -1.0):
+                new_codes = self._move_codes(old, torch.full_like(old, direction), torch.full_like(old, float(u)))
+                sizes.append((torch.minimum(new_codes.clamp(min=0), last) - old).abs())
+        lengths = torch.ones(width, dtype=torch.float64, device=old.device)
+        return lengths.index_copy(0, self.columns, torch.stack(sizes).mean((0, 2)).clamp(min=1))
 
 
 State = dict[str, Tensor]
@@ -126,9 +126,9 @@ class SearchContext:
         return self.network.double()
 
     @cached_property
-    def reach(self) -> Tensor | float:
+    def step_lengths(self) -> Tensor | float:
         """About how many codes a step of each attribute is long."""
-        return 1.0 if self.step_sizes is None else self.step_sizes.reach(self.domain.codes_per_row)
+        return 1.0 if self.step_sizes is None else self.step_sizes.step_lengths(self.domain.codes_per_row)
 
     @cached_property
     def free(self) -> Tensor:
@@ -136,7 +136,7 @@ class SearchContext:
         return self.domain.changeable.nonzero()[:, 0]
 
     @cached_property
-    def key_parts(self) -> Tensor:
+    def key_increments(self) -> Tensor:
         """What an increase of each column by one code adds to a key, which is a sum over the columns: (d,)."""
         return self.domain.key(torch.eye(self.domain.codes_per_row, dtype=torch.int64, device=self.domain.device))
 
@@ -171,7 +171,7 @@ class SearchContext:
         assert isinstance(self.network, Network)  # `check_method` refuses a black box
         return self.network.gradient(rows, objective, layer=layer, through=through).flatten(1)
 
-    def anywhere(self, u: Tensor) -> Tensor:
+    def draw_codes(self, u: Tensor) -> Tensor:
         """Return new random values of the attributes, by numbers u in [0, 1): (…, d) each.
 
         They are independent and uniform. In a search among plausible records, which are rare among such rows, they are
@@ -181,7 +181,7 @@ class SearchContext:
             return self.domain.records[(u[..., 0] * len(self.domain.records)).long()]
         return (u * self.domain.sizes).long()
 
-    def no_gradient(self, rows: Tensor) -> Tensor:
+    def zero_gradient(self, rows: Tensor) -> Tensor:
         """Return gradients of 0 for rows, in the type of the network: (n, width)."""
         width, dtype = math.prod(self.network.encoding.shape), self.network.dtype
         return torch.zeros(len(rows), width, dtype=dtype, device=rows.device)
@@ -218,7 +218,7 @@ def confidence(decision: Decision, scores: Tensor) -> Tensor:
     return (scores[:, -1] - decision.boundary).abs()
 
 
-def room(decision: Decision, scores: Tensor) -> Tensor:
+def decision_margins(decision: Decision, scores: Tensor) -> Tensor:
     """Return how far the scores of each row and twin are from another decision: (2 n,), the rows and then the twins.
 
     It is the lead of the winning class, or the distance to the threshold. A tolerance has no such boundary: there it
@@ -232,58 +232,56 @@ def room(decision: Decision, scores: Tensor) -> Tensor:
         return best - second
     score = scores[:, -1]
     if decision.kind == "tolerance":
-        return (score - exchanged(score)).abs() - decision.value
+        return (score - swap_pairs(score)).abs() - decision.value
     return (score - decision.boundary).abs()
 
 
-def exchanged(pairs: Tensor) -> Tensor:
+def swap_pairs(pairs: Tensor) -> Tensor:
     """Return the lines of the twins in place of those of the rows, and vice versa, as constants."""
     return torch.cat(pairs.detach().chunk(2)[::-1])
 
 
-def in_scale(context: SearchContext, state: State, base: Tensor, codes: Tensor, t: int) -> Tensor:
+def stretch(context: SearchContext, state: State, base: Tensor, codes: Tensor, t: int) -> Tensor:
     """Return the codes with steps of one code stretched to `SearchContext.step_sizes`."""
     if context.step_sizes is None:
         return codes
-    return context.step_sizes.stretched(
-        base, codes, context.draws.uniform(t, state["origin"], base.shape[1], use="pace")
-    )
+    return context.step_sizes.stretch(base, codes, context.draws.uniform(t, state["origin"], base.shape[1], use="pace"))
 
 
-def uphill(context: SearchContext, state: State, base: Tensor, g: Tensor, t: int) -> Tensor:
+def step_uphill(context: SearchContext, state: State, base: Tensor, g: Tensor, t: int) -> Tensor:
     """Return the codes that a step along a gradient leads to: (n, d)."""
-    return in_scale(context, state, base, context.network.encoding.step_uphill(g, base), t)
+    return stretch(context, state, base, context.network.encoding.step_uphill(g, base), t)
 
 
-def agreed(context: SearchContext, state: State, base: Tensor, g: Tensor, g_twin: Tensor, t: int) -> Tensor:
+def step_where_agreed(context: SearchContext, state: State, base: Tensor, g: Tensor, g_twin: Tensor, t: int) -> Tensor:
     """Return the codes uphill of both gradients, and the old codes where they disagree: (n, d)."""
-    return in_scale(context, state, base, context.network.encoding.step_where_agreed(g, g_twin, base), t)
+    return stretch(context, state, base, context.network.encoding.step_where_agreed(g, g_twin, base), t)
 
 
 def inverse_influence(context: SearchContext, base: Tensor, g: Tensor, g_twin: Tensor) -> Tensor:
     """Return a weight for each attribute, larger where it has less influence: 1 / (|g| + |g'|), (n, d)."""
     size = context.network.encoding.influence(g, base).double() + context.network.encoding.influence(g_twin, base)
     if context.step_sizes is not None:
-        size = size * context.reach
-    return (1 / size.clamp(min=TINY)) * context.domain.changeable
+        size = size * context.step_lengths
+    return (1 / size.clamp(min=MIN_GRADIENT)) * context.domain.changeable
 
 
-def inverse_harm(context: SearchContext, state: State, codes: Tensor) -> Tensor:
-    """Return a weight for the move of each attribute, larger where row and twin lose less of their `room`: (n, d).
+def inverse_margin_loss(context: SearchContext, state: State, codes: Tensor) -> Tensor:
+    """Return a weight for the move of each attribute, larger where row and twin lose less of their margins: (n, d).
 
-    `state` holds both rooms and their gradients, which predict the loss: `base`, `room`, `g` and `g_twin`.
+    `state` holds both margins (`room`) and their gradients, which predict the loss: `base`, `g` and `g_twin`.
     """
     base, effects = state["base"], context.network.encoding.effects
-    left = state["room"].double().clamp(min=TINY)
-    one, other = (
-        effects(state[name], base, None, codes).double().div_(left[:, i, None])
+    margins = state["room"].double().clamp(min=MIN_GRADIENT)
+    row_change, twin_change = (
+        effects(state[name], base, None, codes).double().div_(margins[:, i, None])
         for i, name in enumerate(("g", "g_twin"))
     )
-    harm = torch.minimum(one, other).neg_()  # a loss is an effect below 0
-    return (1 / harm.clamp_(min=MIN_LOSS)) * (context.domain.changeable & (codes != base))
+    margin_loss = torch.minimum(row_change, twin_change).neg_()  # a loss is an effect below 0
+    return (1 / margin_loss.clamp_(min=MIN_MARGIN_LOSS)) * (context.domain.changeable & (codes != base))
 
 
-def choose(context: SearchContext, state: State, weights: Tensor, t: int) -> Tensor:
+def draw_column(context: SearchContext, state: State, weights: Tensor, t: int) -> Tensor:
     """Return one attribute for each chain, drawn with probability proportional to its weight: (n, 1)."""
     # A GPU takes half a millisecond to sum many short lines, and a fiftieth of that for few long ones.
     ends = weights.cumsum(1) if weights.device.type == "cpu" else weights.T.contiguous().cumsum(0).T.contiguous()
@@ -291,46 +289,46 @@ def choose(context: SearchContext, state: State, weights: Tensor, t: int) -> Ten
     return torch.searchsorted(ends, u, right=True).clamp(max=weights.shape[1] - 1)
 
 
-def one_attribute(context: SearchContext, state: State, base: Tensor, codes: Tensor, weights: Tensor, t: int) -> Tensor:
+def move_column(context: SearchContext, state: State, base: Tensor, codes: Tensor, weights: Tensor, t: int) -> Tensor:
     """Return the rows with one attribute at its new code, drawn with probability proportional to `weights`.
 
     In a search among plausible records, moves to others are not drawn: they often have the largest weights.
     """
     if isinstance(context.domain, PlausibleDomain):
         weights = weights * context.domain.can_change(base, codes)
-    chosen = choose(context, state, weights, t)
-    return base.scatter(1, chosen, codes.gather(1, chosen))
+    column = draw_column(context, state, weights, t)
+    return base.scatter(1, column, codes.gather(1, column))
 
 
-def random_neighbours(context: SearchContext, state: State, base: Tensor, t: int) -> Tensor:
+def draw_neighbours(context: SearchContext, state: State, base: Tensor, t: int) -> Tensor:
     """Return a neighbouring value of each attribute, up or down at random: (n, d)."""
     u = context.draws.uniform(t, state["origin"], base.shape[1], use="sign")
-    return in_scale(context, state, base, context.domain.neighbours(base, u), t)
+    return stretch(context, state, base, context.domain.neighbours(base, u), t)
 
 
-def metropolis(context: SearchContext, state: State, found: Tensor, t: int) -> Tensor:
+def metropolis(context: SearchContext, state: State, discriminates: Tensor, t: int) -> Tensor:
     """Return whether each chain accepts its new row: a miss after a finding is accepted with probability 1/e.
 
     `state["missed"]` says whether the current row is a miss itself. This is basin hopping, the optimiser of the
     published programs, with an objective of 0 for a finding and 1 for a miss.
     """
     u = context.draws.uniform(t, state["origin"], 1, use="metropolis")[:, 0]
-    return found | state["missed"] | (u < math.exp(-1 / TEMPERATURE))
+    return discriminates | state["missed"] | (u < math.exp(-1 / TEMPERATURE))
 
 
-def select_state(condition: Tensor, new: State, old: State) -> State:
+def select_state(is_selected: Tensor, new: State, old: State) -> State:
     """Return the new values for the chains that meet the condition, and the old ones for the others."""
-    return {name: torch.where(condition.view(-1, *[1] * (x.dim() - 1)), x, old[name]) for name, x in new.items()}
+    return {name: torch.where(is_selected.view(-1, *[1] * (x.dim() - 1)), x, old[name]) for name, x in new.items()}
 
 
-def renewed(marked: Tensor, old: State, make: Callable[[Tensor | slice], State]) -> State:
-    """Return the state with the values of the marked chains made anew.
+def renew_state(is_marked: Tensor, old: State, compute: Callable[[Tensor | slice], State]) -> State:
+    """Return the state with the values of the marked chains computed anew.
 
-    `make` gets the marked chains on a CPU, and all of them on a GPU, which would have to wait for their number.
+    `compute` gets the marked chains on a CPU, and all of them on a GPU, which would have to wait for their number.
     """
-    if marked.device.type != "cpu":
-        return select_state(marked, make(slice(None)), old)
-    some = marked.nonzero()[:, 0]
-    if len(some) == 0:
+    if is_marked.device.type != "cpu":
+        return select_state(is_marked, compute(slice(None)), old)
+    indices = is_marked.nonzero()[:, 0]
+    if len(indices) == 0:
         return old
-    return {name: old[name].index_copy(0, some, x) for name, x in make(some).items()}
+    return {name: old[name].index_copy(0, indices, x) for name, x in compute(indices).items()}

@@ -32,35 +32,35 @@ def shrink(
     if len(rows) != len(seeds):
         raise NeuronFairError(f"every finding needs its own seed: got {len(rows)} findings and {len(seeds)} seeds")
 
-    def holds(trials: Tensor) -> Tensor:
-        good = domain.valid(trials)
-        chosen = good.nonzero()[:, 0]
+    def is_finding(trials: Tensor) -> Tensor:
+        valid = domain.valid(trials)
+        chosen = valid.nonzero()[:, 0]
         for (part,) in zip(*split_families(network.encoding, domain, chosen), strict=True):
-            good[part] = evaluate(network, domain, trials[part], decision).discriminates
-        return good
+            valid[part] = evaluate(network, domain, trials[part], decision).discriminates
+        return valid
 
     result, goals = rows.clone(), domain.clip(seeds)
     goals[:, ~domain.changeable] = rows[:, ~domain.changeable]
-    left = holds(result).nonzero()[:, 0]
-    result[left] = _accepted(result[left], goals[left], holds)
-    while len(left):
-        before, goal = result[left], goals[left]
-        result[left] = _bisected(_reset(before, goal, domain, holds), goal, domain, holds)
-        left = left[(result[left] != before).any(1)]
+    remaining = is_finding(result).nonzero()[:, 0]
+    result[remaining] = _accept_trials(result[remaining], goals[remaining], is_finding)
+    while len(remaining):
+        before, goal = result[remaining], goals[remaining]
+        result[remaining] = _bisect(_reset_attributes(before, goal, domain, is_finding), goal, domain, is_finding)
+        remaining = remaining[(result[remaining] != before).any(1)]
     return result
 
 
-_Holds = Callable[[Tensor], Tensor]
+_Check = Callable[[Tensor], Tensor]
 
 
-def _accepted(rows: Tensor, trials: Tensor, holds: _Holds) -> Tensor:
+def _accept_trials(rows: Tensor, trials: Tensor, is_finding: _Check) -> Tensor:
     """Return the trials that still discriminate, and the rows in place of the others."""
     changed = (trials != rows).any(1).nonzero()[:, 0]
-    kept = changed[holds(trials[changed])]
-    return rows.index_put((kept,), trials[kept])
+    accepted = changed[is_finding(trials[changed])]
+    return rows.index_put((accepted,), trials[accepted])
 
 
-def _reset(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -> Tensor:
+def _reset_attributes(rows: Tensor, goals: Tensor, domain: TableDomain, is_finding: _Check) -> Tensor:
     """Reset whole attributes to the goal, one at a time, until none can be reset."""
     while True:
         span = torch.where(domain.is_ordered, domain.sizes - 1, 1).clamp(min=1)
@@ -69,32 +69,32 @@ def _reset(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -> T
         before = rows
         for rank in range(order.shape[1]):
             column = order[:, rank : rank + 1]
-            rows = _accepted(rows, rows.scatter(1, column, goals.gather(1, column)), holds)
+            rows = _accept_trials(rows, rows.scatter(1, column, goals.gather(1, column)), is_finding)
         if torch.equal(rows, before):
             return rows
 
 
-def _bisected(rows: Tensor, goals: Tensor, domain: TableDomain, holds: _Holds) -> Tensor:
+def _bisect(rows: Tensor, goals: Tensor, domain: TableDomain, is_finding: _Check) -> Tensor:
     """Move ordered attributes towards the goal by bisection, column by column."""
     for column in domain.is_ordered.nonzero()[:, 0].tolist():
         # There is nothing between a number and an empty cell.
-        whole = torch.maximum(rows[:, column], goals[:, column]) < domain.grid_sizes[column]
-        fails = torch.where(whole, goals[:, column], rows[:, column])
-        near = max(1, int(domain.sizes[column]) // STEPS_PER_RANGE)
-        while bool(((rows[:, column] - fails).abs() > near).any()):
-            middle = torch.div(rows[:, column] + fails, 2, rounding_mode="floor")
-            apart = (rows[:, column] - fails).abs() > near
+        is_on_grid = torch.maximum(rows[:, column], goals[:, column]) < domain.grid_sizes[column]
+        failing = torch.where(is_on_grid, goals[:, column], rows[:, column])
+        step = max(1, int(domain.sizes[column]) // STEPS_PER_RANGE)
+        while bool(((rows[:, column] - failing).abs() > step).any()):
+            middle = torch.div(rows[:, column] + failing, 2, rounding_mode="floor")
+            is_far = (rows[:, column] - failing).abs() > step
             trials = rows.clone()
-            trials[:, column] = torch.where(apart, middle, rows[:, column])
-            rows = _accepted(rows, trials, holds)
-            fails = torch.where(apart & (rows[:, column] != middle), middle, fails)
+            trials[:, column] = torch.where(is_far, middle, rows[:, column])
+            rows = _accept_trials(rows, trials, is_finding)
+            failing = torch.where(is_far & (rows[:, column] != middle), middle, failing)
     return rows
 
 
 MAX_EXAMPLE_CANDIDATES = 10_000  # findings with the widest gaps, among which the examples are chosen
 
 
-def examples(outcome: SearchResult, network: Model, count: int) -> tuple[Pairs, Tensor]:
+def shrink_examples(outcome: SearchResult, network: Model, count: int) -> tuple[Pairs, Tensor]:
     """Return the findings with the widest score gaps, shrunk, one for each seed at most, and the seeds' own rows."""
     findings, domain, decision = outcome.findings, outcome.domain, outcome.config.decision
     findings = findings[findings.origin != NO_SEED]

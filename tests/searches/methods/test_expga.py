@@ -9,7 +9,7 @@ from neuronfair import BlackBox, Decision, evaluate
 from neuronfair.domain.draws import Draws
 from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import expga
-from neuronfair.searches.methods.expga import ExpgaGlobal, ExpgaLocal, bred, explain
+from neuronfair.searches.methods.expga import ExpgaGlobal, ExpgaLocal, breed, explain_scores
 from tests.planted import networks
 
 DOMAIN = networks.domain()  # a0 … a3 on 0 to 9, and the sensitive bit s
@@ -22,14 +22,14 @@ def context(ask):
 def test_a_linear_model_is_explained_by_its_weights():
     kept = torch.randint(0, 2, (1, 400, 3), generator=torch.Generator().manual_seed(0)).double()
     scores = kept @ torch.tensor([[2.0], [0.0], [-3.0]]).double()
-    assert torch.allclose(explain(kept, scores)[0, :, 0], torch.tensor([2.0, 0.0, 3.0]).double(), atol=0.1)
+    assert torch.allclose(explain_scores(kept, scores)[0, :, 0], torch.tensor([2.0, 0.0, 3.0]).double(), atol=0.1)
 
 
 @pytest.mark.parametrize(("weight", "rank"), [(9.0, 0), (0.01, 2)])
 def test_the_rank_of_the_sensitive_attribute_is_how_many_weigh_more(weight, rank):
     here = context(lambda rows: weight * rows[:, 4] + (rows[:, 0] == 3) + 2.0 * (rows[:, 1] == 3))
     rows = torch.tensor([[3, 3, 0, 0, 1]])
-    assert ExpgaGlobal(400).rank(here, rows, 1).tolist() == [rank]
+    assert ExpgaGlobal(400).count_heavier(here, rows, 1).tolist() == [rank]
 
 
 def test_of_random_people_the_one_is_judged_whose_sensitive_attribute_ranks_higher():
@@ -46,9 +46,9 @@ def test_few_walkers_are_explained_at_a_time(monkeypatch):
     asked = []
     here = context(lambda rows: asked.append(len(rows)) or rows[:, 4] * (rows[:, 0] > 4) + 0.5 * (rows[:, 1] > 4))
     rows = networks.uniform_rows(DOMAIN, 30)
-    whole, begun = ExpgaGlobal().rank(here, rows, 1), len(asked)
+    whole, begun = ExpgaGlobal().count_heavier(here, rows, 1), len(asked)
     monkeypatch.setattr(expga, "ROWS_PER_PASS", 700)
-    assert torch.equal(ExpgaGlobal().rank(here, rows, 1), whole)
+    assert torch.equal(ExpgaGlobal().count_heavier(here, rows, 1), whole)
     assert asked[begun:] == [700, 700, 700, 700, 200]
 
 
@@ -65,7 +65,7 @@ def test_children_by_hand():
             ]
         ]
     ).double()
-    children = bred(people, fitness, u, torch.tensor([10, 10, 10, 10]))
+    children = breed(people, fitness, u, torch.tensor([10, 10, 10, 10]))
     assert children[0].tolist() == [[2, 2, 2, 2], [2, 3, 3, 2], [7, 3, 3, 3]]
 
 

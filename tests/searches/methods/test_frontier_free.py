@@ -22,8 +22,8 @@ from neuronfair.searches.methods.frontier_free import (
     EffectCells,
     Effects,
     FrontierFree,
-    prepared,
-    to_the_ends,
+    favour_ends,
+    prepare_frontier_free,
 )
 from tests.planted import networks
 
@@ -58,7 +58,7 @@ def made(ask, decision=None, domain=DOMAIN):
 def fitted(context, n=2000):
     rows = networks.uniform_rows(context.domain, n)
     blank = Effects.blank(context.domain, EffectCells.of(context.domain, None), context.network.outputs)
-    return blank.fitted(evaluate(context.network, context.domain, rows, context.decision))
+    return blank.fit(evaluate(context.network, context.domain, rows, context.decision))
 
 
 def told(method, context, rows):
@@ -74,7 +74,7 @@ def test_the_effects_of_an_additive_model_are_its_own():
     effects = fitted(made(margins))
     rows = torch.tensor([[0, 0, 0, 7]])
     columns, codes = torch.tensor([[1, 1, 2, 2, 3]]), torch.tensor([[1, 2, 1, 2, 90]])
-    high, low = effects.of_moves(torch.tensor([[-1.0, 1.0]]).double(), rows, columns, codes)
+    high, low = effects.move_ends(torch.tensor([[-1.0, 1.0]]).double(), rows, columns, codes)
     # b = z adds 5 to both ends, and 2 more to the higher one alone.
     assert torch.allclose(high, torch.tensor([[1.0, 4.0, -3.0, 7.0, 0.0]]).double(), atol=0.05)
     assert torch.allclose(low, torch.tensor([[1.0, 4.0, -3.0, 5.0, 0.0]]).double(), atol=0.05)
@@ -83,7 +83,7 @@ def test_the_effects_of_an_additive_model_are_its_own():
 def test_a_decision_for_the_other_class_turns_the_effects_round():
     effects = fitted(made(margins))
     ask = (torch.tensor([[0, 0, 0, 7]]), torch.tensor([[2]]), torch.tensor([[2]]))
-    high, low = effects.of_moves(torch.tensor([[1.0, -1.0]]).double(), *ask)
+    high, low = effects.move_ends(torch.tensor([[1.0, -1.0]]).double(), *ask)
     assert high.item() == pytest.approx(-5, abs=0.05)
     assert low.item() == pytest.approx(-7, abs=0.05)
 
@@ -94,9 +94,9 @@ def test_probabilities_are_read_as_logits_where_these_add_up(outputs):
     decision = Decision("threshold", 0.5) if outputs == 1 else Decision()
     context = made(lambda rows: p(rows) if outputs == 1 else torch.stack([1 - p(rows), p(rows)], 1), decision)
     effects = fitted(context)
-    assert effects.warped
+    assert effects.is_logarithmic
     weights = torch.ones(1, 1).double() if outputs == 1 else torch.tensor([[-1.0, 1.0]]).double()
-    high, _ = effects.of_moves(weights, torch.tensor([[0, 0, 0, 7]]), torch.tensor([[2]]), torch.tensor([[2]]))
+    high, _ = effects.move_ends(weights, torch.tensor([[0, 0, 0, 7]]), torch.tensor([[2]]), torch.tensor([[2]]))
     assert high.item() == pytest.approx(0.3 * 7, abs=0.05)
     rows = networks.uniform_rows(DOMAIN, 300)
     state = told(FrontierFree(effects, torch.ones(4)), context, rows)
@@ -105,9 +105,9 @@ def test_probabilities_are_read_as_logits_where_these_add_up(outputs):
 
 
 def test_scores_that_are_no_probabilities_or_have_a_tolerance_stay_as_they_are():
-    assert not fitted(made(margins)).warped
-    assert not fitted(made(lambda rows: torch.sigmoid(sums(rows)), Decision("tolerance", 0.1))).warped
-    assert not fitted(made(lambda rows: sums(rows) / 20, Decision("threshold", 0.4))).warped  # they add up as they are
+    assert not fitted(made(margins)).is_logarithmic
+    assert not fitted(made(lambda rows: torch.sigmoid(sums(rows)), Decision("tolerance", 0.1))).is_logarithmic
+    assert not fitted(made(lambda rows: sums(rows) / 20, Decision("threshold", 0.4))).is_logarithmic  # additive
 
 
 def test_few_rows_and_many_values_have_the_same_solution_as_the_larger_system():
@@ -115,12 +115,12 @@ def test_few_rows_and_many_values_have_the_same_solution_as_the_larger_system():
     judged = evaluate(context.network, DOMAIN, networks.uniform_rows(DOMAIN, 40))
     effects = Effects.blank(DOMAIN, EffectCells.of(DOMAIN, None), 2)
     assert len(effects.table) > 39  # so 39 rows make the smaller system, and 40 of each the other one
-    few = effects.fitted(judged[:39])
+    few = effects.fit(judged[:39])
     copies = replace(judged, **{n: getattr(judged, n)[:39].repeat(2, *[1] * (getattr(judged, n).dim() - 1)) for n in
                                 ("rows", "family", "valid", "discriminates")})  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("neuronfair.searches.methods.frontier_free.RIDGE", 6.0)  # twice the people, twice the prior
-        assert torch.allclose(effects.fitted(copies).table, few.table)
+        assert torch.allclose(effects.fit(copies).table, few.table)
 
 
 def test_whole_rows_are_ranked_by_all_their_values():
@@ -128,10 +128,10 @@ def test_whole_rows_are_ranked_by_all_their_values():
     # The sums run from 0 to 1 (outside by 3.5), from 4 to 5 (inside by 0.5), and from 9 to 12 (outside by 4.5).
     rows = torch.tensor([[0, 0, 0, 5], [0, 2, 0, 5], [0, 2, 2, 5]])
     assert torch.allclose(
-        fitted(context).of_rows(rows, context.decision), torch.tensor([-3.5, 0.5, -4.5]).double(), atol=0.05
+        fitted(context).predict_depth(rows, context.decision), torch.tensor([-3.5, 0.5, -4.5]).double(), atol=0.05
     )
     scored = made(lambda rows: sums(rows), Decision("tolerance", 2.5))
-    inside = fitted(scored).of_rows(rows, scored.decision)
+    inside = fitted(scored).predict_depth(rows, scored.decision)
     assert torch.allclose(inside, torch.tensor([-1.5, -1.5, 0.5]).double(), atol=0.05)
 
 
@@ -152,7 +152,7 @@ def test_codes_between_two_thresholds_are_one_cell():
     cells = EffectCells.of(DOMAIN, box.cells)
     assert cells.count.tolist() == [2, 1, 1, 3]
     column = torch.tensor([3, 3, 3, 3, 2])
-    assert cells.of_codes(column, torch.tensor([29, 30, 69, 70, 2])).tolist() == [0, 1, 1, 2, 0]
+    assert cells.find(column, torch.tensor([29, 30, 69, 70, 2])).tolist() == [0, 1, 1, 2, 0]
     u = torch.tensor([0.0, 0.0, 0.999, 0.5, 0.99])
     assert cells.draw(column, torch.tensor([0, 1, 1, 2, 0]), u).tolist() == [0, 30, 69, 85, 2]
     plain = EffectCells.of(DOMAIN, None)
@@ -203,7 +203,7 @@ def test_a_walker_does_not_ask_for_a_person_twice():
 
 def test_numbers_go_to_the_ends_and_keep_their_order():
     u = torch.linspace(0, 1, 1001).double()[:-1]
-    v = to_the_ends(u)
+    v = favour_ends(u)
     assert (v[1:] >= v[:-1]).all()
     assert v.min() == 0
     assert v.max() < 1
@@ -213,18 +213,18 @@ def test_numbers_go_to_the_ends_and_keep_their_order():
 
 def test_a_pilot_needs_rows_and_counts_what_it_finds():
     context = made(margins)
-    assert prepared(context, rows=MIN_PILOT_ROWS - 1)[1] is None
-    method, pilot = prepared(context, rows=400)
+    assert prepare_frontier_free(context, rows=MIN_PILOT_ROWS - 1)[1] is None
+    method, pilot = prepare_frontier_free(context, rows=400)
     assert pilot.findings.evaluated <= 400
     assert pilot.findings.tried > 0
-    assert len(pilot.findings) == pilot.found > 0
+    assert len(pilot.findings) == pilot.finding_count > 0
     # What adds nothing is trusted, what crosses the boundary is not.
     state = told(method, context, torch.tensor([[0, 2, 0, 5]]))  # 4 to 5: inside by 0.5
     columns, codes = torch.tensor([[3, 2]]), torch.tensor([[60, 2]])
     split_depth = method.measure_split_depth(context, state, columns, codes)
     assert split_depth[0, 0].item() == pytest.approx(0.5, abs=0.1)
     assert split_depth[0, 1].item() == pytest.approx(-4.5, abs=0.3)
-    chance = method.table[method.kinds(context, state["rows"], columns, codes, split_depth)]
+    chance = method.table[method.find_kinds(context, state["rows"], columns, codes, split_depth)]
     assert chance[0, 0] > 0.9 > 0.5 > chance[0, 1]
 
 

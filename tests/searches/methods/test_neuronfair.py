@@ -113,7 +113,7 @@ def test_momentum_over_two_steps():
 def test_extra_neurons_are_a_share_of_the_layer_for_a_while():
     method, here = NeuronFair(refresh=10, extra_share=0.05), context()
     state = {"origin": torch.arange(500)}
-    chosen = [method._extra(here, state, 70, t) for t in range(25)]
+    chosen = [method._draw_extra(here, state, 70, t) for t in range(25)]
     assert all((c.sum(1) == 3).all() for c in chosen)  # INT(70 * 0.05)
     for t in range(25):
         same = torch.equal(chosen[t], chosen[t - t % 10])
@@ -122,7 +122,7 @@ def test_extra_neurons_are_a_share_of_the_layer_for_a_while():
     assert not torch.equal(chosen[19], chosen[20])
     assert not torch.equal(chosen[0][0], chosen[0][1])  # each chain draws its own
     # Every neuron has the same chance: 500 chains, 3 of 70.
-    count = torch.cat([method._extra(here, state, 70, 10 * r) for r in range(40)]).sum(0)
+    count = torch.cat([method._draw_extra(here, state, 70, 10 * r) for r in range(40)]).sum(0)
     expected = 40 * 500 * 3 / 70
     assert (count - expected).abs().max() < 5 * math.sqrt(expected)
 
@@ -131,7 +131,7 @@ def test_extra_neurons_are_a_share_of_the_layer_for_a_while():
 def test_extra_neurons_are_those_that_rank_first(share):
     method, here, state = NeuronFair(extra_share=share), context(), {"origin": torch.arange(200)}
     rank = here.draws.uniform(20, state["origin"], 32, use="extra").argsort(1).argsort(1)
-    assert torch.equal(method._extra(here, state, 32, 27), rank < int(32 * share))
+    assert torch.equal(method._draw_extra(here, state, 32, 27), rank < int(32 * share))
 
 
 def test_what_counts_is_kept_until_it_is_drawn_anew():
@@ -155,7 +155,7 @@ def test_extra_neurons_count_in_the_loss():
     with_extra = told(method, here, begin(method, here, many), many, 0)["g"]
     without = told(alone, here, begin(alone, here, many), many, 0)["g"]
     same = torch.isclose(with_extra, without).all(1)
-    extra = method._extra(here, {"origin": torch.arange(64)}, 4, 0)
+    extra = method._draw_extra(here, {"origin": torch.arange(64)}, 4, 0)
     assert torch.equal(same, extra[:, list(BIASED)].any(1))  # a biased neuron as the extra one adds nothing
     assert 0 < same.sum() < 64
 
@@ -394,11 +394,11 @@ def test_other_layers_can_guide():
 def test_a_global_step_moves_a_log_uniform_number_of_attributes():
     domain = networks.domain(attributes=8)
     here = networks.context(networks.random_module(domain), domain)
-    method, many = NeuronFair(several="some"), 4000
+    method, many = NeuronFair(moved_attributes="some"), 4000
     base = torch.full((many, 9), 4)
     codes = base + 1
     codes[:, 0] = 10  # out of its bounds: no move
-    some = method._some(here, {"origin": torch.arange(many), "base": base}, codes, 3)
+    some = method._keep_some(here, {"origin": torch.arange(many), "base": base}, codes, 3)
     moved = some != base
     assert not moved[:, [0, 8]].any()  # nor what is sensitive
     counts = moved.sum(1)
@@ -410,7 +410,7 @@ def test_a_global_step_moves_a_log_uniform_number_of_attributes():
 def test_uniform_and_harm_choose_one_attribute():
     here = context()
     rows = ROWS[:1].repeat(3000, 1)
-    for choice in ("uniform", "harm", "inverse"):
+    for choice in ("uniform", "margin_loss", "inverse"):
         method = NeuronFair(local=True, loss="decision", sign="random", choice=choice)
         moved = told(method, here, begin(method, here, rows), rows, 0)["rows"] - rows
         assert (moved.abs().sum(1) == 1).all()
@@ -438,7 +438,7 @@ def test_the_middle_rung_is_the_algorithm_of_the_paper():
     first, local, _ = METHODS["neuronfair"].make(None)
     for phase, momentum in ((first, 0.1), (local, 0.05)):
         assert (phase.loss, phase.layer, phase.momentum) == ("dynamic", "worst", momentum)
-        assert (phase.extra_share, phase.several) == (0.05, "all")
+        assert (phase.extra_share, phase.moved_attributes) == (0.05, "all")
     printed = METHODS["neuronfair-printed"].make(None)
     assert first == replace(printed.first, kick=True)
     assert local == replace(printed.local, after_miss="reset", sign="random", choice="inverse")

@@ -14,7 +14,15 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet
-from neuronfair.searches.method import Method, SearchContext, State, choose, confidence, inverse_influence, metropolis
+from neuronfair.searches.method import (
+    Method,
+    SearchContext,
+    State,
+    confidence,
+    draw_column,
+    inverse_influence,
+    metropolis,
+)
 from neuronfair.searches.methods import METHODS, Setting
 from neuronfair.searches.methods.adf import Adf
 from neuronfair.searches.methods.aequitas import Aequitas, Uniform
@@ -185,7 +193,7 @@ def test_inverse_influence_by_hand():
 def test_choices_have_their_probabilities_and_never_a_weight_of_zero():
     here = context([1.0, 1.0, 1.0], 0.0, [1.0, 1.0, 1.0], 0.0)
     weights = torch.tensor([0.0, 1.0, 3.0, 0.0], dtype=torch.float64).repeat(MANY, 1)
-    chosen = choose(here, {"origin": torch.arange(MANY)}, weights, 5)
+    chosen = draw_column(here, {"origin": torch.arange(MANY)}, weights, 5)
     assert near(torch.bincount(chosen[:, 0], minlength=4) / MANY, [0.0, 0.25, 0.75, 0.0])
 
 
@@ -395,7 +403,7 @@ def test_learning_by_hand(found, went_down, down):
 
 
 def test_chances_stay_chances():
-    fast = Aequitas(rate=0.25)
+    fast = Aequitas(learning_rate=0.25)
     chance, down = learned(
         fast, False, chance=[0.1, 0.4, 0.5, 0.0], down=[0.1, 0.5, 0.9, 0.5], column=0, went_down=True
     )
@@ -444,7 +452,7 @@ def test_every_walker_learns_for_itself_and_finds_the_way():
     here = networks.context(two_planes([0.0, 0.0, 0.0], -1.0, [-1.0, 0.0, 0.0], 1.5), DOMAIN)
     rows = torch.cartesian_prod(torch.arange(10), torch.tensor([4]), torch.tensor([4]), torch.tensor([0, 1]))
     assert torch.equal(judged(here, rows).discriminates, rows[:, 0] < 2)
-    method = Aequitas(rate=0.01)
+    method = Aequitas(learning_rate=0.01)
     state = begin(method, here, walkers_at(1, 4, 4, 0, count=500))
     for t in range(60):
         state = told(method, here, state, state["rows"], t)

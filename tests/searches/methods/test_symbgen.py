@@ -17,7 +17,15 @@ from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, Phase
 from neuronfair.searches.keys import NO_KEY, _slots, remember
 from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods.aequitas import Uniform
-from neuronfair.searches.methods.symbgen import MAX_BINS, ROWS_PER_QUEUE, CodeCells, Path, SymbGen, _beyond, grow
+from neuronfair.searches.methods.symbgen import (
+    MAX_BINS,
+    ROWS_PER_QUEUE,
+    CodeCells,
+    Path,
+    SymbGen,
+    _negate_path,
+    grow_tree_paths,
+)
 from tests.conftest import PEOPLE
 from tests.planted import networks
 
@@ -57,7 +65,7 @@ def test_the_path_is_that_of_scikit_learn():
     samples = pool.view(25, 300, -1)
     noise = torch.randn(25, 300, generator=torch.Generator().manual_seed(2))
     labels = samples[..., 0] * 9 + samples[..., 2] - samples[..., 3] * samples[..., 4] + 9 * noise > 0
-    path = grow(CodeCells(domain), rows, samples, labels, 12)
+    path = grow_tree_paths(CodeCells(domain), rows, samples, labels, 12)
     compared = ended = 0
     for i in range(25):
         tree = DecisionTreeClassifier(random_state=0).fit(samples[i].numpy(), labels[i].numpy())
@@ -93,7 +101,7 @@ def test_a_path_by_hand():
     domain = numbered(10)
     # The classes meet between the codes 2 and 7: of 4 samples 3 go right, as the row does.
     samples, labels = torch.tensor([[[2, 0], [7, 0], [8, 0], [9, 0]]]), torch.tensor([[True, False, False, False]])
-    path = grow(CodeCells(domain), torch.tensor([[5, 1]]), samples, labels, 3)
+    path = grow_tree_paths(CodeCells(domain), torch.tensor([[5, 1]]), samples, labels, 3)
     assert (path.column[0, 0], path.threshold[0, 0], path.left[0, 0], path.confidence[0, 0]) == (0, 4, False, 0.75)
     assert path.exists.tolist() == [[True, False, False]]
 
@@ -114,7 +122,7 @@ def test_bins_divide_the_codes(sizes):
 def test_many_codes_are_split_between_bins():
     domain = numbered(3, 100_000)
     samples = networks.uniform_rows(domain, 4000).view(2, 2000, 3)
-    path = grow(CodeCells(domain), samples[:, 0], samples, samples[..., 1] >= 40_000, 1)
+    path = grow_tree_paths(CodeCells(domain), samples[:, 0], samples, samples[..., 1] >= 40_000, 1)
     assert (path.column == 1).all()
     assert ((path.threshold - 40_000).abs() < 2 * 100_000 / MAX_BINS).all()
 
@@ -159,7 +167,7 @@ def test_children_by_hand(local, boxes, ranks):
     seen = []
     for corner in (0.0, 0.3, 0.999):
         u = torch.full((1, 6, 5), corner, dtype=torch.float64)
-        children, rank = _beyond(planted(), torch.tensor([ROW]), hand_made(), u, local=local)
+        children, rank = _negate_path(planted(), torch.tensor([ROW]), hand_made(), u, local=local)
         assert rank[0].tolist() == pytest.approx(ranks)
         seen.append(children[0])
     for child, box in boxes.items():
@@ -175,7 +183,7 @@ def test_a_box_without_a_point_gives_no_child():
     )
     u = torch.zeros(1, 2, 5, dtype=torch.float64)
     # Above 7 and at most 6 there is nothing; at most 7 and above 6 there is 7.
-    children, ranks = _beyond(planted(), torch.tensor([ROW]), path, u, local=True)
+    children, ranks = _negate_path(planted(), torch.tensor([ROW]), path, u, local=True)
     assert ranks.isinf().tolist() == [[True, False]]
     assert children[0, 1].tolist() == [7, 5, 5, 5, 0]
 

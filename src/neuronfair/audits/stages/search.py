@@ -110,7 +110,7 @@ def search(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> No
         if run is not None and not outcome.interrupted:
             run.finish({"data": case.data.name, "sensitive": list(case.domain.sensitive), **figures})
         audit.report = replace(audit.report, searches=(*audit.report.searches, _report_search(figures, folder)))
-        audit.note(*(Note(note.name, note.seen, note.remedy) for note in outcome.health))
+        audit.note(*(Note(note.name, note.observation, note.remedy) for note in outcome.health))
         if outcome.interrupted:
             raise KeyboardInterrupt
 
@@ -230,7 +230,7 @@ def _prefer_plausible(case: AttributeCase, evaluation: Evaluation) -> Evaluation
     plausible = case.pair_domain.twins(evaluation.rows).valid & evaluation.valid
     flips = (evaluation.differs & plausible).any(1, keepdim=True)
     valid = torch.where(flips, plausible, evaluation.valid)
-    return replace(evaluation, valid=valid, apart=evaluation.apart & valid)
+    return replace(evaluation, valid=valid, twin_differs=evaluation.twin_differs & valid)
 
 
 def _shrink_widest(case: AttributeCase, domain: TableDomain, candidates: Candidates) -> Selection:

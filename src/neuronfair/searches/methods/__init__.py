@@ -11,7 +11,7 @@ from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
-from neuronfair.searches.config import loaded
+from neuronfair.searches.config import load_registered
 from neuronfair.searches.engine import PhaseResult
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.method import Method, SearchContext
@@ -20,7 +20,7 @@ from neuronfair.searches.methods.aequitas import Aequitas, Uniform
 from neuronfair.searches.methods.eidig import EidigGlobal, EidigLocal
 from neuronfair.searches.methods.expga import ExpgaGlobal, ExpgaLocal
 from neuronfair.searches.methods.frontier import Frontier
-from neuronfair.searches.methods.frontier_free import MIN_PILOT_ROWS, prepared
+from neuronfair.searches.methods.frontier_free import MIN_PILOT_ROWS, prepare_frontier_free
 from neuronfair.searches.methods.neuronfair import NeuronFair
 from neuronfair.searches.methods.symbgen import SymbGen
 
@@ -38,7 +38,7 @@ class Setting:
     """What a method is prepared for."""
 
     context: SearchContext
-    seen: KeySet  # records that a pilot evaluates count once
+    key_set: KeySet  # records that a pilot evaluates count once
     rows: int  # about how many rows the search may evaluate
 
 
@@ -57,20 +57,20 @@ def _neuronfair(_: Setting) -> Phases:
 
 def _neuronfair_plus(_: Setting) -> Phases:
     # The best settings as measured: docs/results.md.
-    first = NeuronFair(loss="decision", momentum=0.0, extra_share=0.5, several="some", kick=True)
-    local = replace(first, local=True, refresh=50, after_miss="reset", sign="random", choice="harm")
+    first = NeuronFair(loss="decision", momentum=0.0, extra_share=0.5, moved_attributes="some", kick=True)
+    local = replace(first, local=True, refresh=50, after_miss="reset", sign="random", choice="margin_loss")
     return Phases(first, local)
 
 
 def _frontier(setting: Setting) -> Phases:
-    method, pilot = Frontier().prepared(setting.context, rows=setting.rows // 20, seen=setting.seen)
+    method, pilot = Frontier().prepared(setting.context, rows=setting.rows // 20, seen=setting.key_set)
     return Phases(method, method, pilot)
 
 
 def _frontier_free(setting: Setting) -> Phases:
     # A pilot is worth a tenth of the rows, or a quarter of few.
     rows = max(setting.rows // 10, min(MIN_PILOT_ROWS, setting.rows // 4))
-    method, pilot = prepared(setting.context, rows=rows, seen=setting.seen)
+    method, pilot = prepare_frontier_free(setting.context, rows=rows, key_set=setting.key_set)
     return Phases(method, method, pilot)
 
 
@@ -87,17 +87,17 @@ class MethodEntry(NamedTuple):
 class Methods(Mapping[str, MethodEntry]):
     """Our methods and those of other packages, which are imported on first access: they import this module."""
 
-    def __init__(self, own: dict[str, MethodEntry]) -> None:
-        self._own = own
-        self._all: dict[str, MethodEntry] | None = None
+    def __init__(self, built_in: dict[str, MethodEntry]) -> None:
+        self._built_in = built_in
+        self._entries: dict[str, MethodEntry] | None = None
 
     @property
     def entries(self) -> dict[str, MethodEntry]:
         """All methods; other packages cannot replace ours."""
-        if self._all is None:
-            self._all = self._own  # until then: a package that is being imported may look at ours
-            self._all = {**self._own, **dict(loaded(MethodEntry, set(self._own)))}
-        return self._all
+        if self._entries is None:
+            self._entries = self._built_in  # until then: a package that is being imported may look at ours
+            self._entries = {**self._built_in, **dict(load_registered(MethodEntry, set(self._built_in)))}
+        return self._entries
 
     def __getitem__(self, name: str) -> MethodEntry:
         return self.entries[name]
@@ -109,7 +109,7 @@ class Methods(Mapping[str, MethodEntry]):
         return len(self.entries)
 
 
-_OWN = {
+_BUILT_IN = {
     "frontier": MethodEntry(_frontier),
     "neuronfair-plus": MethodEntry(_neuronfair_plus, neurons=True),
     "neuronfair": MethodEntry(_neuronfair, neurons=True),
@@ -125,7 +125,7 @@ _OWN = {
     "aequitas-random": MethodEntry(lambda _: Phases(Uniform(), Aequitas(learns="nothing")), gradients=False),
     "uniform": MethodEntry(lambda _: Phases(Uniform(), Uniform()), gradients=False),
 }
-METHODS = Methods(_OWN)
+METHODS = Methods(_BUILT_IN)
 _RENAMED = {"neuronfair-paper": "neuronfair-printed"}  # the names of version 0.2, which work for one version
 
 
@@ -139,7 +139,7 @@ def current_name(name: str) -> str:
     return new
 
 
-def obstacle(entry: MethodEntry, model: Model | None = None, decision: Decision | None = None) -> str | None:
+def find_obstacle(entry: MethodEntry, model: Model | None = None, decision: Decision | None = None) -> str | None:
     """Return why a method cannot search a model for a kind of decision; None if it can."""
     if entry.gradients and model is not None and not isinstance(model, Network):
         return "follows gradients, and a black box has none"
@@ -154,11 +154,11 @@ def check_method(name: str, model: Model | None = None, decision: Decision | Non
     """Refuse a method that does not exist, or that cannot search this model for this kind of decision."""
     if name not in METHODS:
         raise NeuronFairError(f"no method '{name}'. {did_you_mean(name, METHODS)}")
-    why = obstacle(METHODS[name], model, decision)
-    if why is not None:
-        raise NeuronFairError(f"method '{name}' {why}. Methods that can: {', '.join(able(model, decision))}")
+    reason = find_obstacle(METHODS[name], model, decision)
+    if reason is not None:
+        raise NeuronFairError(f"method '{name}' {reason}. Methods that can: {', '.join(list_able(model, decision))}")
 
 
-def able(model: Model | None, decision: Decision | None = None) -> list[str]:
+def list_able(model: Model | None, decision: Decision | None = None) -> list[str]:
     """Return the methods that can search this model."""
-    return [name for name, entry in METHODS.items() if obstacle(entry, model, decision) is None]
+    return [name for name, entry in METHODS.items() if find_obstacle(entry, model, decision) is None]

@@ -16,17 +16,17 @@ from torch import Tensor
 
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import (
-    TINY,
+    MIN_GRADIENT,
     ChoosesAhead,
     SearchContext,
     State,
-    agreed,
     confidence,
+    draw_neighbours,
     inverse_influence,
     metropolis,
-    one_attribute,
-    random_neighbours,
+    move_column,
     select_state,
+    step_where_agreed,
 )
 
 
@@ -48,17 +48,17 @@ class Adf(ChoosesAhead):
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Accept the new rows, or in the local phase sometimes keep the old ones, and take a step."""
-        found = evaluation.discriminates
-        accepted = metropolis(context, state, found, t) if self.local and t else torch.ones_like(found)
-        state = state | select_state(accepted, {"base": rows, "twin": evaluation.twin, "missed": ~found}, state)
+        discriminates = evaluation.discriminates
+        accepted = metropolis(context, state, discriminates, t) if self.local and t else torch.ones_like(discriminates)
+        state = state | select_state(accepted, {"base": rows, "twin": evaluation.twin, "missed": ~discriminates}, state)
         base, pairs = state["base"], torch.cat([state["base"], state["twin"]])
         g, g_twin = context.gradient(
-            pairs, lambda s: -confidence(context.decision, s).clamp(min=TINY).log(), state, t
+            pairs, lambda s: -confidence(context.decision, s).clamp(min=MIN_GRADIENT).log(), state, t
         ).chunk(2)
         if self.local:
-            random = random_neighbours(context, state, base, t)
-            codes = one_attribute(context, state, base, random, inverse_influence(context, base, g, g_twin), t)
+            neighbours, weights = draw_neighbours(context, state, base, t), inverse_influence(context, base, g, g_twin)
+            codes = move_column(context, state, base, neighbours, weights, t)
         else:
-            mute = (g_twin == 0).all(1, keepdim=True)  # ignores twins without a gradient
-            codes = agreed(context, state, base, g, torch.where(mute, g, g_twin), t)
+            has_no_gradient = (g_twin == 0).all(1, keepdim=True)  # ignores twins without a gradient
+            codes = step_where_agreed(context, state, base, g, torch.where(has_no_gradient, g, g_twin), t)
         return state | {"rows": context.domain.move(base, codes)}

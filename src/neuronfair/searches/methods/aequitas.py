@@ -2,8 +2,8 @@
 
 Aequitas changes one attribute at a time, and learns which one and which way: Udeshi, Arora and Chattopadhyay,
 "Automated Directed Fairness Testing", ASE 2018. Its global phase is `uniform`. In the local phase attribute i is drawn
-with probability p_i and goes down with probability d_i; after a finding both rise by a small `rate`, or d_i falls if
-the step went up; after a miss the other way round. The semi-directed variant learns d only, the random one nothing.
+with probability p_i and goes down with probability d_i; after a finding both rise by the `learning_rate`, or d_i falls
+if the step went up; after a miss the other way round. The semi-directed variant learns d only, the random one nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ import torch
 from torch import Tensor
 
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import ChoosesAhead, SearchContext, State, choose, in_scale, metropolis, select_state
+from neuronfair.searches.method import (
+    ChoosesAhead,
+    SearchContext,
+    State,
+    draw_column,
+    metropolis,
+    select_state,
+    stretch,
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class Aequitas(ChoosesAhead):
     """The local phase of Aequitas. Every chain learns on its own."""
 
     learns: Literal["nothing", "directions", "everything"] = "everything"
-    rate: float = 0.001
+    learning_rate: float = 0.001
 
     def start(self, context: SearchContext, state: State) -> State:
         """Return the chains with equal chances for every attribute and direction."""
@@ -62,29 +70,29 @@ class Aequitas(ChoosesAhead):
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Learn from the last step, and take another one."""
-        found = evaluation.discriminates
-        accepted = metropolis(context, state, found, t) if t else torch.ones_like(found)
-        state = state | select_state(accepted, {"base": rows, "missed": ~found}, state)
+        discriminates = evaluation.discriminates
+        accepted = metropolis(context, state, discriminates, t) if t else torch.ones_like(discriminates)
+        state = state | select_state(accepted, {"base": rows, "missed": ~discriminates}, state)
         if t:
-            state = state | self._learned(state, found[:, None])
-        base, column = state["base"], choose(context, state, state["chance"], t)
+            state = state | self._learn(state, discriminates[:, None])
+        base, column = state["base"], draw_column(context, state, state["chance"], t)
         u, v = context.draws.uniform(t, state["origin"], 2, use="direction").chunk(2, 1)
         # `neighbours` steps down for numbers below one half, and turns round at a bound; nominal attributes change to
         # any value.
         down = torch.where(u < state["down"].gather(1, column), 0.25, 0.75)
-        way = torch.where(context.domain.is_ordered[column], down, v)
-        near = in_scale(context, state, base, context.domain.neighbours(base, way.expand(base.shape)), t)
+        direction = torch.where(context.domain.is_ordered[column], down, v)
+        near = stretch(context, state, base, context.domain.neighbours(base, direction.expand(base.shape)), t)
         code = near.gather(1, column)
-        moved = context.domain.move(base, base.scatter(1, column, code))
-        return state | {"rows": moved, "column": column, "went_down": code < base.gather(1, column)}
+        new_rows = context.domain.move(base, base.scatter(1, column, code))
+        return state | {"rows": new_rows, "column": column, "went_down": code < base.gather(1, column)}
 
-    def _learned(self, state: State, found: Tensor) -> State:
+    def _learn(self, state: State, discriminates: Tensor) -> State:
         column, chance, down = state["column"], state["chance"], state["down"]
         if self.learns == "nothing":
             return {}
-        up, less = down.new_tensor(self.rate), down.new_tensor(-self.rate)
-        down = down.scatter_add(1, column, torch.where(found == state["went_down"], up, less)).clamp(0, 1)
+        rise, fall = down.new_tensor(self.learning_rate), down.new_tensor(-self.learning_rate)
+        down = down.scatter_add(1, column, torch.where(discriminates == state["went_down"], rise, fall)).clamp(0, 1)
         if self.learns == "everything":
-            chance = chance.scatter_add(1, column, torch.where(found, up, less)).clamp(min=0)
+            chance = chance.scatter_add(1, column, torch.where(discriminates, rise, fall)).clamp(min=0)
             chance = chance / chance.sum(1, keepdim=True)
         return {"down": down, "chance": chance}

@@ -20,13 +20,13 @@ from neuronfair.searches.method import (
     ChoosesAhead,
     SearchContext,
     State,
-    agreed,
     confidence,
+    draw_neighbours,
     inverse_influence,
-    one_attribute,
-    random_neighbours,
-    renewed,
+    move_column,
+    renew_state,
     select_state,
+    step_where_agreed,
 )
 
 MOMENTUM = 0.5
@@ -39,14 +39,14 @@ class EidigGlobal(ChoosesAhead):
     def start(self, context: SearchContext, state: State) -> State:
         """Return the chains with no momentum yet."""
         rows = state["rows"]
-        zero = context.no_gradient(rows)
+        zero = context.zero_gradient(rows)
         return state | {"g": zero, "g_twin": zero}
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Update the momentum and take a step towards a less certain decision."""
         g, g_twin = _output_gradients(context, state, rows, evaluation.twin, t)
         g, g_twin = MOMENTUM * state["g"] + g, MOMENTUM * state["g_twin"] + g_twin
-        codes = agreed(context, state, rows, -g, -g_twin, t)
+        codes = step_where_agreed(context, state, rows, -g, -g_twin, t)
         return state | {"g": g, "g_twin": g_twin, "rows": context.domain.move(rows, codes)}
 
 
@@ -59,29 +59,29 @@ class EidigLocal(ChoosesAhead):
     def start(self, context: SearchContext, state: State) -> State:
         """Return the chains, each standing on its seed."""
         rows = state["rows"]
-        nothing = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
-        return state | {"seed": rows, "base": rows, "first": nothing, "weights": nothing, "run": state["origin"] * 0}
+        zero = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
+        return state | {"seed": rows, "base": rows, "first": zero, "weights": zero, "run": state["origin"] * 0}
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Continue from a finding, or return to the seed with its probabilities, and change one attribute."""
 
-        def reweighed(some: Tensor | slice) -> State:
-            here, twin = {"origin": state["origin"][some]}, evaluation.twin[some]
-            weights = self._weights(context, here, rows[some], twin, t)
-            return {"weights": weights, "run": torch.zeros_like(here["origin"])}
+        def reweigh(indices: Tensor | slice) -> State:
+            chains, twin = {"origin": state["origin"][indices]}, evaluation.twin[indices]
+            weights = self._weights(context, chains, rows[indices], twin, t)
+            return {"weights": weights, "run": torch.zeros_like(chains["origin"])}
 
-        again = {"base": state["seed"], "weights": state["first"], "run": torch.zeros_like(state["run"])}
-        onwards = {"base": rows, "weights": state["weights"], "run": state["run"] + 1}
+        restarted = {"base": state["seed"], "weights": state["first"], "run": torch.zeros_like(state["run"])}
+        continued = {"base": rows, "weights": state["weights"], "run": state["run"] + 1}
         if t == 0:
             state = state | {"weights": self._weights(context, state, rows, evaluation.twin, t)}
             state = state | {"first": state["weights"]}
         else:
-            state = state | select_state(evaluation.discriminates, onwards, again)
+            state = state | select_state(evaluation.discriminates, continued, restarted)
         if self.interval is not None:
-            kept = {name: state[name] for name in ("weights", "run")}
-            state = state | renewed(state["run"] >= self.interval, kept, reweighed)
-        random = random_neighbours(context, state, state["base"], t)
-        codes = one_attribute(context, state, state["base"], random, state["weights"], t)
+            weighting = {name: state[name] for name in ("weights", "run")}
+            state = state | renew_state(state["run"] >= self.interval, weighting, reweigh)
+        neighbours = draw_neighbours(context, state, state["base"], t)
+        codes = move_column(context, state, state["base"], neighbours, state["weights"], t)
         return state | {"rows": context.domain.move(state["base"], codes)}
 
     def _weights(self, context: SearchContext, state: State, rows: Tensor, twin: Tensor, t: int) -> Tensor:

@@ -18,7 +18,7 @@ from neuronfair.domain.draws import Draws
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet, among
-from neuronfair.searches.method import SearchContext, State, renewed, select_state
+from neuronfair.searches.method import SearchContext, State, renew_state, select_state
 
 # The predicted split depth of a move, in units of the predicted change, is sorted into bins by these edges.
 DEPTH_EDGES = (-4.0, -2.0, -1.0, -0.5, -0.25, 0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -73,7 +73,7 @@ class Frontier:
         """Return the chains before anything is known about them."""
         n, device, dtype = len(state["rows"]), state["rows"].device, context.network.dtype
         number = torch.zeros(n, dtype=dtype, device=device)
-        slope = context.no_gradient(state["rows"])
+        slope = context.zero_gradient(state["rows"])
         inside = torch.zeros(n, dtype=torch.bool, device=device)
         known = {"inside": inside, "sloping": inside, "high": number, "low": number}
         known["recent"] = torch.full((n, ROWS_REMEMBERED), -1, device=device)
@@ -105,7 +105,7 @@ class Frontier:
             lines = {name: state[name][some] for name in ("rows", "origin", "sloping")}
             return {"rows": self._redrawn(context, lines, t)}
 
-        return renewed(lost, {"rows": moved}, drawn)["rows"]
+        return renew_state(lost, {"rows": moved}, drawn)["rows"]
 
     def _moves(self, context: SearchContext, state: State, t: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return random moves as attribute, new code, and whether the row exists and is new: (n, candidates) each."""
@@ -133,7 +133,7 @@ class Frontier:
             exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
             codes = torch.where(exists, codes, old)
         # A key is a sum over the columns, so the key of a moved row is known without making the row.
-        keys = domain.key(rows)[:, None] + (codes - old) * _looked_up(context.key_parts, columns)
+        keys = domain.key(rows)[:, None] + (codes - old) * _looked_up(context.key_increments, columns)
         return columns, codes, exists & ~among(state["recent"], keys)
 
     def _predicted(
@@ -154,7 +154,7 @@ class Frontier:
         rows = state["rows"]
         u, v = context.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="redraw").chunk(2, 1)
         share = torch.where(state["sloping"], REDRAWN_SHARE, 1.0)[:, None]
-        return context.domain.move(rows, torch.where(u < share, context.anywhere(v), rows))
+        return context.domain.move(rows, torch.where(u < share, context.draw_codes(v), rows))
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Compute the ends of the families and their gradients; each chain keeps the better of its old and new row."""

@@ -18,17 +18,17 @@ from neuronfair.model.decision import Decision, compute_margins, include_row
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet, empty_memory, knows, remember
-from neuronfair.searches.method import SearchContext, State, renewed, select_state
+from neuronfair.searches.method import SearchContext, State, renew_state, select_state
 from neuronfair.searches.methods.aequitas import Uniform
 from neuronfair.searches.methods.frontier import DEPTH_BINS, LENGTH_BINS, PRIOR_TRIES, binning, trust_table
 
-MAX_PLACES_PER_ATTRIBUTE = 32  # per attribute; if it has more cells, neighbouring ones share a place
-MAX_PLACES = 2048  # of all attributes together, about: the size of the linear system
+MAX_BINS_PER_ATTRIBUTE = 32  # per attribute; if it has more cells, neighbouring ones share a bin
+MAX_EFFECT_BINS = 2048  # of all attributes together, about: the size of the linear system
 RIDGE = 3.0  # as many records weigh as much as the prior that a value adds nothing
 MIN_PROBABILITY = 1e-3  # of a probability, before its logarithm
 
 
-class _Grouped(NamedTuple):
+class _CellIndex(NamedTuple):
     """The codes of all attributes in one line, in their own order and in the order of their cells."""
 
     number: Tensor  # the cell of each code
@@ -46,7 +46,7 @@ class EffectCells:
     """
 
     count: Tensor  # (d,) how many cells each attribute has
-    grouped: _Grouped | None = None
+    index: _CellIndex | None = None
 
     @staticmethod
     def of(domain: Domain, cells: Sequence[Tensor] | None) -> EffectCells:
@@ -56,63 +56,63 @@ class EffectCells:
         cells = [cell.to(domain.device) for cell in cells]
         count = torch.stack([cell.max() + 1 for cell in cells])
         sizes = torch.cat([torch.bincount(cell) for cell in cells])
-        grouped = _Grouped(
+        index = _CellIndex(
             torch.cat(cells),
             torch.cat([torch.argsort(cell, stable=True) for cell in cells]),
             domain.sizes.cumsum(0) - domain.sizes,
             torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]),
             count.cumsum(0) - count,
         )
-        return EffectCells(count, grouped)
+        return EffectCells(count, index)
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether the cells of the model are known."""
-        return self.grouped is not None
+        return self.index is not None
 
-    def of_codes(self, columns: Tensor, codes: Tensor) -> Tensor:
+    def find(self, columns: Tensor, codes: Tensor) -> Tensor:
         """Return the cells of codes of attributes, which have the same shape."""
-        return codes if self.grouped is None else self.grouped.number[self.grouped.start[columns] + codes]
+        return codes if self.index is None else self.index.number[self.index.start[columns] + codes]
 
     def draw(self, columns: Tensor, cells: Tensor, u: Tensor) -> Tensor:
         """Return a code of each cell, by numbers u in [0, 1)."""
-        if self.grouped is None:
+        if self.index is None:
             return cells
-        place = self.grouped.begin[columns] + cells
-        first, after = self.grouped.first[place], self.grouped.first[place + 1]
-        return self.grouped.member[first + (u * (after - first)).long()]
+        cell_index = self.index.begin[columns] + cells
+        first, after = self.index.first[cell_index], self.index.first[cell_index + 1]
+        return self.index.member[first + (u * (after - first)).long()]
 
 
 @dataclass(frozen=True)
 class Effects:
-    """A linear model: what each place of each attribute adds to the centre of the scores of a family and its width."""
+    """A linear model: what each bin of each attribute adds to the centre of the scores of a family and its width."""
 
     cells: EffectCells
-    places: Tensor  # (d,) how many places each attribute has
+    bin_counts: Tensor  # (d,) how many bins each attribute has
     first: Tensor  # (d,) the first of them
-    table: Tensor  # (places, outputs + 1)
+    table: Tensor  # (bins, outputs + 1)
     base: Tensor  # (outputs + 1,) the intercept
-    warped: bool = False  # the scores are probabilities, whose logarithms are more nearly additive
+    is_logarithmic: bool = False  # the scores are probabilities, whose logarithms are more nearly additive
 
     @staticmethod
     def blank(domain: Domain, cells: EffectCells, outputs: int) -> Effects:
         """Return effects of 0."""
-        most = max(2, min(MAX_PLACES_PER_ATTRIBUTE, MAX_PLACES // domain.codes_per_row))
-        places = torch.where(domain.changeable, cells.count.clamp(max=most), 1)
-        table = torch.zeros(int(places.sum()), outputs + 1, dtype=torch.float64, device=domain.device)
-        return Effects(cells, places, places.cumsum(0) - places, table, table.new_zeros(outputs + 1))
+        max_bins = max(2, min(MAX_BINS_PER_ATTRIBUTE, MAX_EFFECT_BINS // domain.codes_per_row))
+        bin_counts = torch.where(domain.changeable, cells.count.clamp(max=max_bins), 1)
+        table = torch.zeros(int(bin_counts.sum()), outputs + 1, dtype=torch.float64, device=domain.device)
+        return Effects(cells, bin_counts, bin_counts.cumsum(0) - bin_counts, table, table.new_zeros(outputs + 1))
 
-    def fitted(self, evaluation: Evaluation) -> Effects:
+    def fit(self, evaluation: Evaluation) -> Effects:
         """Return the effects that explain evaluated scores best; the first fit decides whether to take logarithms."""
-        ways = [self]
-        if not self.warped and not bool(self.table.any()) and _probabilities(evaluation):
-            ways.append(replace(self, warped=True))
-        fits = [way._solved(way.read(evaluation)) for way in ways]
+        scales = [self]
+        if not self.is_logarithmic and not bool(self.table.any()) and _are_probabilities(evaluation):
+            scales.append(replace(self, is_logarithmic=True))
+        fits = [scale._solve(scale.read(evaluation)) for scale in scales]
         return max(fits, key=lambda fit: fit[1])[0]
 
     def read(self, evaluation: Evaluation) -> Evaluation:
         """Return an evaluation with its scores on the scale of the effects, and the same decisions."""
-        if not self.warped:
+        if not self.is_logarithmic:
             return evaluation
         family = evaluation.family.clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY)
         if evaluation.decision.kind == "argmax":  # for two classes, half of the logit each
@@ -123,21 +123,21 @@ class Effects:
 
     def decision(self, decision: Decision) -> Decision:
         """Return the same decision on the scale of the effects."""
-        if not self.warped or decision.kind == "argmax":
+        if not self.is_logarithmic or decision.kind == "argmax":
             return decision
         value = min(max(decision.value, MIN_PROBABILITY), 1 - MIN_PROBABILITY)
         return replace(decision, value=math.log(value / (1 - value)))
 
-    def of_moves(self, margin_weights: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+    def move_ends(self, margin_weights: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
         """Return what moves of one attribute add to both ends of the family's margin: (n, m) each."""
-        there, here = (self.table[self._place(columns, c)] for c in (codes, rows.gather(1, columns)))
-        change = there - here
+        new_effects, old_effects = (self.table[self._find_bin(columns, c)] for c in (codes, rows.gather(1, columns)))
+        change = new_effects - old_effects
         centre, width = (change[..., :-1] * margin_weights[:, None]).sum(2), change[..., -1]
         return centre + width, centre - width
 
-    def of_rows(self, rows: Tensor, decision: Decision) -> Tensor:
+    def predict_depth(self, rows: Tensor, decision: Decision) -> Tensor:
         """Return the predicted split depth of the families of rows: (n,)."""
-        total = self.table[self._place(_every_column(rows), rows)].sum(1) + self.base
+        total = self.table[self._find_bin(_column_indices(rows), rows)].sum(1) + self.base
         scores, width = total[:, :-1], total[:, -1]
         if decision.kind == "argmax":  # the first two classes should be even
             first, second = scores.topk(2, 1).values.unbind(1)
@@ -145,32 +145,32 @@ class Effects:
         centre = scores[:, -1]
         return self.decision(decision).measure_split_depth(centre + width, centre - width)
 
-    def _place(self, columns: Tensor, codes: Tensor) -> Tensor:
-        cell = self.cells.of_codes(columns, codes)
-        return self.first[columns] + cell * self.places[columns] // self.cells.count[columns]
+    def _find_bin(self, columns: Tensor, codes: Tensor) -> Tensor:
+        cell = self.cells.find(columns, codes)
+        return self.first[columns] + cell * self.bin_counts[columns] // self.cells.count[columns]
 
-    def _solved(self, evaluation: Evaluation) -> tuple[Effects, float]:
+    def _solve(self, evaluation: Evaluation) -> tuple[Effects, float]:
         """Return the effects by ridge regression, and the share of the scores' variance that they explain."""
         rows = evaluation.rows
         x = torch.zeros(len(rows), len(self.table), dtype=torch.float64, device=rows.device)
-        x.scatter_(1, self._place(_every_column(rows), rows), 1.0)
-        y = _targets(evaluation)
-        middle, mean = x.mean(0), y.mean(0)
-        x, y = x - middle, y - mean
-        few = x.shape[1] <= len(rows)  # the smaller of two systems with the same solution
-        square = x.T @ x if few else x @ x.T
+        x.scatter_(1, self._find_bin(_column_indices(rows), rows), 1.0)
+        y = _centres_and_width(evaluation)
+        centre, mean = x.mean(0), y.mean(0)
+        x, y = x - centre, y - mean
+        by_bins = x.shape[1] <= len(rows)  # the smaller of two systems with the same solution
+        square = x.T @ x if by_bins else x @ x.T
         square.diagonal().add_(RIDGE)
-        table = torch.linalg.solve(square, x.T @ y) if few else x.T @ torch.linalg.solve(square, y)
-        rest, whole = ((part[:, :-1] ** 2).sum() for part in (y - x @ table, y))
-        return replace(self, table=table, base=mean - middle @ table), 1 - float(rest / whole.clamp(min=1e-300))
+        table = torch.linalg.solve(square, x.T @ y) if by_bins else x.T @ torch.linalg.solve(square, y)
+        unexplained, total = ((part[:, :-1] ** 2).sum() for part in (y - x @ table, y))
+        return replace(self, table=table, base=mean - centre @ table), 1 - float(unexplained / total.clamp(min=1e-300))
 
 
-def _every_column(rows: Tensor) -> Tensor:
+def _column_indices(rows: Tensor) -> Tensor:
     """Return the number of the column of each code: (n, d)."""
     return torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
 
 
-def _targets(evaluation: Evaluation) -> Tensor:
+def _centres_and_width(evaluation: Evaluation) -> Tensor:
     """Return the centre of every score over each family, and half of the width of its margin: (n, outputs + 1)."""
     exists = include_row(evaluation.valid)[..., None]
     high = evaluation.family.masked_fill(~exists, -torch.inf).amax(1)
@@ -179,10 +179,10 @@ def _targets(evaluation: Evaluation) -> Tensor:
     return torch.cat([(high + low) / 2, ((ends.high - ends.low) / 2)[:, None]], 1).double()
 
 
-def _probabilities(evaluation: Evaluation) -> bool:
+def _are_probabilities(evaluation: Evaluation) -> bool:
     decision, family = evaluation.decision, evaluation.family
-    inside = bool(((family >= 0) & (family <= 1)).all())
-    return inside and (decision.kind == "argmax" or (decision.kind == "threshold" and 0 < decision.value < 1))
+    in_range = bool(((family >= 0) & (family <= 1)).all())
+    return in_range and (decision.kind == "argmax" or (decision.kind == "threshold" and 0 < decision.value < 1))
 
 
 DRAWS = 16  # random records, of which a promising one replaces a seed that is no finding
@@ -222,24 +222,24 @@ class FrontierFree:
         rows, inside = state["rows"], state["inside"]
         if t == 0:
             return rows
-        columns, codes, exists, met = self._moves(context, state, t)
+        columns, codes, exists, is_known = self._draw_moves(context, state, t)
         merit = self.measure_split_depth(context, state, columns, codes)
         if self.table is not None:
-            chance = self.table[self.kinds(context, rows, columns, codes, merit)].clamp(max=self.trust)
+            chance = self.table[self.find_kinds(context, rows, columns, codes, merit)].clamp(max=self.trust)
             merit = torch.where(inside[:, None], chance, merit)
-        merit = torch.where(met, merit.amin(1, keepdim=True) - 1, merit)
+        merit = torch.where(is_known, merit.amin(1, keepdim=True) - 1, merit)
         # Of equal merit the first is taken: all trusted moves are equally good, and they come in random order.
         best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
-        moved = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
-        if self.table is not None and self.effects.cells.known:
-            moved = torch.where(self._stays(context, state, merit.gather(1, best), t), rows, moved)
+        new_rows = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
+        if self.table is not None and self.effects.cells.is_known:
+            new_rows = torch.where(self._stays_in_cells(context, state, merit.gather(1, best), t), rows, new_rows)
         if t == 1:
 
-            def drawn(some: Tensor | slice) -> State:
-                return {"rows": self._redrawn(context, rows[some], state["origin"][some], t)}
+            def redraw(indices: Tensor | slice) -> State:
+                return {"rows": self._redraw(context, rows[indices], state["origin"][indices], t)}
 
-            moved = renewed(~inside, {"rows": moved}, drawn)["rows"]
-        return self._roamed(context, state, moved, t)
+            new_rows = renew_state(~inside, {"rows": new_rows}, redraw)["rows"]
+        return self._redraw_within_cells(context, state, new_rows, t)
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Record the ends of the families; a miss never replaces a finding."""
@@ -251,75 +251,76 @@ class FrontierFree:
 
     def measure_split_depth(self, context: SearchContext, state: State, columns: Tensor, codes: Tensor) -> Tensor:
         """Return the predicted split depth after each move, negative outside: (n, m)."""
-        rise, fall = self.effects.of_moves(state["lean"], state["rows"], columns, codes)
+        rise, fall = self.effects.move_ends(state["lean"], state["rows"], columns, codes)
         high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
         return self.effects.decision(context.decision).measure_split_depth(high, low)
 
-    def kinds(self, context: SearchContext, rows: Tensor, columns: Tensor, codes: Tensor, depth: Tensor) -> Tensor:
-        """Return the place of each move in the table, by attribute, predicted split depth and length: (n, m)."""
-        here, there = (self.effects.cells.of_codes(columns, c) for c in (rows.gather(1, columns), codes))
+    def find_kinds(self, context: SearchContext, rows: Tensor, columns: Tensor, codes: Tensor, depth: Tensor) -> Tensor:
+        """Return the index of each move in the table, by attribute, predicted split depth and length: (n, m)."""
+        cells, new_cells = (self.effects.cells.find(columns, c) for c in (rows.gather(1, columns), codes))
         relative = depth / self.noise[columns]
         bins = torch.bucketize(relative, binning(relative.dtype, relative.device)[0])
-        length = torch.log2((there - here).abs().clamp(min=1).double()).long().clamp(max=LENGTH_BINS - 1)
+        length = torch.log2((new_cells - cells).abs().clamp(min=1).double()).long().clamp(max=LENGTH_BINS - 1)
         return (columns * DEPTH_BINS + bins) * LENGTH_BINS + torch.where(context.domain.is_ordered[columns], length, 0)
 
-    def _moves(self, context: SearchContext, state: State, t: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _draw_moves(self, context: SearchContext, state: State, t: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return random moves: attribute, new code, whether the new row exists, whether it is known: (n, m) each."""
         domain, rows, cells = context.domain, state["rows"], self.effects.cells
         u = context.draws.uniform(t, state["origin"], 5 * self.candidates, use="moves")
-        which, how_far, side, kind, within = u.chunk(5, 1)
-        columns = context.free[(which * len(context.free)).long()]
+        picks, lengths, sides, kinds, offsets = u.chunk(5, 1)
+        columns = context.free[(picks * len(context.free)).long()]
         old, ordered = rows.gather(1, columns), domain.is_ordered[columns]
-        here, count = cells.of_codes(columns, old), cells.count[columns]
+        cell, count = cells.find(columns, old), cells.count[columns]
         # Half of the moves of ordered attributes are log-uniform in length, mostly short; the others lead anywhere.
-        points = count if cells.known else domain.grid_sizes[columns]
-        way = torch.exp(how_far * torch.log(points - 0.01)).long() * torch.where(side < 0.5, -1, 1)
-        way = torch.where((here + way < 0) | (here + way >= points), -way, way)
+        points = count if cells.is_known else domain.grid_sizes[columns]
+        shift = torch.exp(lengths * torch.log(points - 0.01)).long() * torch.where(sides < 0.5, -1, 1)
+        shift = torch.where((cell + shift < 0) | (cell + shift >= points), -shift, shift)
         anywhere = torch.where(
-            ordered, (to_the_ends(how_far) * count).long(), (here + 1 + (how_far * (count - 1)).long()) % count
+            ordered, (favour_ends(lengths) * count).long(), (cell + 1 + (lengths * (count - 1)).long()) % count
         )
-        short = ordered & (here < points) & (kind < 0.5) & state["inside"][:, None]
-        there = torch.where(short, here + way, anywhere)
-        exists = (there >= 0) & (there < count) & (there != here)
-        codes = torch.where(exists, cells.draw(columns, torch.where(exists, there, here), within), old)
-        moved = rows[:, None].repeat(1, self.candidates, 1).scatter(2, columns[..., None], codes[..., None])
-        exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
-        return columns, torch.where(exists, codes, old), exists, knows(state["memory"], domain.key(moved))
+        short = ordered & (cell < points) & (kinds < 0.5) & state["inside"][:, None]
+        new_cell = torch.where(short, cell + shift, anywhere)
+        exists = (new_cell >= 0) & (new_cell < count) & (new_cell != cell)
+        codes = torch.where(exists, cells.draw(columns, torch.where(exists, new_cell, cell), offsets), old)
+        new_rows = rows[:, None].repeat(1, self.candidates, 1).scatter(2, columns[..., None], codes[..., None])
+        exists &= domain.valid(new_rows.flatten(0, 1)).view(exists.shape)
+        return columns, torch.where(exists, codes, old), exists, knows(state["memory"], domain.key(new_rows))
 
-    def _stays(self, context: SearchContext, state: State, chance: Tensor, t: int) -> Tensor:
+    def _stays_in_cells(self, context: SearchContext, state: State, chance: Tensor, t: int) -> Tensor:
         """Return which chains change within their cells because no move can be trusted: bool, (n, 1)."""
         u = context.draws.uniform(t, state["origin"], 1, use="stay")
-        key = context.domain.key(self._roamed(context, state, state["rows"], t))[:, None]
+        key = context.domain.key(self._redraw_within_cells(context, state, state["rows"], t))[:, None]
         return state["inside"][:, None] & (chance < self.trust) & (u < STAY_CHANCE) & ~knows(state["memory"], key)
 
-    def _roamed(self, context: SearchContext, state: State, rows: Tensor, t: int) -> Tensor:
+    def _redraw_within_cells(self, context: SearchContext, state: State, rows: Tensor, t: int) -> Tensor:
         """Return other records that the model treats alike: every code is redrawn within its cell."""
         cells, domain = self.effects.cells, context.domain
-        if not cells.known:
+        if not cells.is_known:
             return rows
-        columns = _every_column(rows)
-        u, which = context.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="roam").chunk(2, 1)
-        drawn = torch.where(domain.changeable, cells.draw(columns, cells.of_codes(columns, rows), u), rows)
+        columns = _column_indices(rows)
+        u, order = context.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="roam").chunk(2, 1)
+        redrawn = torch.where(domain.changeable, cells.draw(columns, cells.find(columns, rows), u), rows)
         for share in REDRAWN_SHARES:  # as many attributes as the rules allow
-            codes = torch.where(which < share, drawn, rows)
+            codes = torch.where(order < share, redrawn, rows)
             rows = torch.where(domain.valid(codes)[:, None], codes, rows)
         return rows
 
-    def _redrawn(self, context: SearchContext, rows: Tensor, origin: Tensor, t: int) -> Tensor:
+    def _redraw(self, context: SearchContext, rows: Tensor, origin: Tensor, t: int) -> Tensor:
         """Return a promising one of some random records for each chain, with its sensitive values."""
         domain, d = context.domain, rows.shape[1]
         u = context.draws.uniform(t, origin, DRAWS * domain.draws_per_row, use="redraw").view(len(rows) * DRAWS, -1)
         if (
             not isinstance(domain, PlausibleDomain) or domain.population.draws_per_row == d
         ):  # a number for each attribute
-            u[:, :d] = torch.where(domain.is_ordered, to_the_ends(u[:, :d]), u[:, :d])
-        drawn = domain.move(rows.repeat_interleave(DRAWS, 0), domain.rows_at(u)).view(len(rows), DRAWS, d)
+            u[:, :d] = torch.where(domain.is_ordered, favour_ends(u[:, :d]), u[:, :d])
+        candidates = domain.move(rows.repeat_interleave(DRAWS, 0), domain.rows_at(u)).view(len(rows), DRAWS, d)
         # The first that may be a finding, not the likeliest, which would all be similar.
-        best = self.effects.of_rows(drawn.flatten(0, 1), context.decision).clamp(max=0).view(len(rows), DRAWS).argmax(1)
-        return drawn[torch.arange(len(rows), device=rows.device), best]
+        depths = self.effects.predict_depth(candidates.flatten(0, 1), context.decision).view(len(rows), DRAWS)
+        best = depths.clamp(max=0).argmax(1)
+        return candidates[torch.arange(len(rows), device=rows.device), best]
 
 
-def to_the_ends(u: Tensor) -> Tensor:
+def favour_ends(u: Tensor) -> Tensor:
     """Return numbers in [0, 1) that are more often near 0 and 1 than in the middle, so that chains diverge."""
     near = 4 * torch.minimum(u, 1 - u) ** 3
     return torch.where(u < 0.5, near, (1 - near).clamp(max=1 - 1e-12))
@@ -330,8 +331,8 @@ PILOT_STEPS, MAX_PILOT_CHAINS = 20, 500  # of the pilot's second half: steps, an
 MIN_PILOT_ROWS = 4 * SURVEY_CHAINS  # rows of a pilot
 
 
-def prepared(
-    context: SearchContext, *, rows: int, seen: KeySet | None = None
+def prepare_frontier_free(
+    context: SearchContext, *, rows: int, key_set: KeySet | None = None
 ) -> tuple[FrontierFree, PhaseResult | None]:
     """Return frontier-free as learned in a pilot of at most `rows` rows, and the pilot's findings.
 
@@ -347,22 +348,24 @@ def prepared(
     if rows < MIN_PILOT_ROWS:
         return method, None
     survey = _Survey()
-    nowhere = torch.zeros(SURVEY_CHAINS, domain.codes_per_row, dtype=torch.int64, device=domain.device)
+    no_seeds = torch.zeros(SURVEY_CHAINS, domain.codes_per_row, dtype=torch.int64, device=domain.device)
     scout = replace(context, draws=Draws(context.draws.seed, "survey"))
-    first = run_phase(scout, survey, nowhere, budget=Budget(min(SURVEY_ROWS, rows // 2) // SURVEY_CHAINS), seen=seen)
-    if first.stop == "interrupted":
-        return method, first
-    surveyed = _joined(survey.evaluations)
-    method = replace(method, effects=method.effects.fitted(surveyed))
-    starts = torch.cat([first.findings.rows, surveyed.rows])[: min(MAX_PILOT_CHAINS, rows // 2 // PILOT_STEPS)]
+    budget = Budget(min(SURVEY_ROWS, rows // 2) // SURVEY_CHAINS)
+    survey_result = run_phase(scout, survey, no_seeds, budget=budget, seen=key_set)
+    if survey_result.stop == "interrupted":
+        return method, survey_result
+    evaluation = _join_evaluations(survey.evaluations)
+    method = replace(method, effects=method.effects.fit(evaluation))
+    chains = min(MAX_PILOT_CHAINS, rows // 2 // PILOT_STEPS)
+    starts = torch.cat([survey_result.findings.rows, evaluation.rows])[:chains]
     pilot = _FrontierFreePilot(method.effects, method.noise)
     scout = replace(context, draws=Draws(context.draws.seed, "pilot"))
-    second = run_phase(scout, pilot, starts, budget=Budget(PILOT_STEPS), seen=seen)
-    result = second.after(first)
-    if second.stop == "interrupted":
+    pilot_result = run_phase(scout, pilot, starts, budget=Budget(PILOT_STEPS), seen=key_set)
+    result = pilot_result.after(survey_result)
+    if pilot_result.stop == "interrupted":
         return method, result
-    method = pilot.learned(context)
-    return replace(method, effects=method.effects.fitted(_joined([surveyed, *pilot.evaluations]))), result
+    method = pilot.learn(context)
+    return replace(method, effects=method.effects.fit(_join_evaluations([evaluation, *pilot.evaluations]))), result
 
 
 @dataclass(frozen=True)
@@ -388,35 +391,35 @@ class _FrontierFreePilot(FrontierFree):
     moves: list[tuple[Tensor, ...]] = field(default_factory=list)
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        cells, columns = self.effects.cells, _every_column(rows)
-        changed = cells.of_codes(columns, rows) != cells.of_codes(columns, state["rows"])
+        cells, columns = self.effects.cells, _column_indices(rows)
+        changed = cells.find(columns, rows) != cells.find(columns, state["rows"])
         column = changed.int().argmax(1, keepdim=True)
         code = rows.gather(1, column)
         split_depth = self.measure_split_depth(context, state, column, code)
         # The result of the move, on the scale of the prediction.
-        read = self.effects.read(evaluation)
-        exists, seen = include_row(read.valid), compute_margins(read.family, state["lean"])
-        high, low = torch.where(exists, seen, -torch.inf).amax(1), torch.where(exists, seen, torch.inf).amin(1)
-        error = (split_depth[:, 0] - read.decision.measure_split_depth(high, low)) ** 2
-        counted = state["inside"] & (changed.sum(1) == 1)
-        line = (state["rows"], column, code, split_depth, error, evaluation.discriminates)
-        self.moves.append(tuple(x[counted] for x in line))
+        rescaled = self.effects.read(evaluation)
+        exists, leanings = include_row(rescaled.valid), compute_margins(rescaled.family, state["lean"])
+        high, low = torch.where(exists, leanings, -torch.inf).amax(1), torch.where(exists, leanings, torch.inf).amin(1)
+        error = (split_depth[:, 0] - rescaled.decision.measure_split_depth(high, low)) ** 2
+        is_counted = state["inside"] & (changed.sum(1) == 1)
+        move = (state["rows"], column, code, split_depth, error, evaluation.discriminates)
+        self.moves.append(tuple(x[is_counted] for x in move))
         self.evaluations.append(evaluation)
         return super().tell(context, state, rows, evaluation, t)
 
-    def learned(self, context: SearchContext) -> FrontierFree:
+    def learn(self, context: SearchContext) -> FrontierFree:
         """Return the method with the noise of its predictions and its table of trust."""
         rows, columns, codes, split_depth, error, stayed = (torch.cat(part) for part in zip(*self.moves, strict=True))
-        d, one = rows.shape[1], torch.ones_like(error)
-        total, tries = (one.new_zeros(d).index_add(0, columns[:, 0], x) for x in (error, one))
+        d, ones = rows.shape[1], torch.ones_like(error)
+        total, tries = (ones.new_zeros(d).index_add(0, columns[:, 0], x) for x in (error, ones))
         mean = error.sum() / max(1, len(error))
         noise = ((total + PRIOR_TRIES * mean) / (tries + PRIOR_TRIES)).sqrt().clamp(min=1e-9)
         method = FrontierFree(self.effects, noise)
-        kinds = method.kinds(context, rows, columns, codes, split_depth)[:, 0]
+        kinds = method.find_kinds(context, rows, columns, codes, split_depth)[:, 0]
         return replace(method, table=trust_table(kinds, stayed, d))
 
 
-def _joined(parts: list[Evaluation]) -> Evaluation:
-    names = ("rows", "family", "valid", "apart", "discriminates")
+def _join_evaluations(parts: list[Evaluation]) -> Evaluation:
+    names = ("rows", "family", "valid", "twin_differs", "discriminates")
     lines = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
     return Evaluation(parts[0].domain, parts[0].decision, **lines)

@@ -17,20 +17,20 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.model.profile import LayerBias
 from neuronfair.searches.evaluate import ROW_MULTIPLE, Evaluation
 from neuronfair.searches.method import (
-    TINY,
+    MIN_GRADIENT,
     ChoosesAhead,
     SearchContext,
     State,
-    exchanged,
-    inverse_harm,
+    decision_margins,
+    draw_neighbours,
     inverse_influence,
+    inverse_margin_loss,
     metropolis,
-    one_attribute,
-    random_neighbours,
-    renewed,
-    room,
+    move_column,
+    renew_state,
     select_state,
-    uphill,
+    step_uphill,
+    swap_pairs,
 )
 
 KICK = 2 / 3  # the share of attributes that a random step changes, as in the authors' program
@@ -55,9 +55,9 @@ class NeuronFair(ChoosesAhead):
     refresh: int = 10
     extra_share: float = 0.05
     kick: bool = False  # globally, a random step where the gradient leads nowhere or back
-    several: Literal["all", "some"] = "all"  # attributes of a global step; some: a log-uniform number of them
+    moved_attributes: Literal["all", "some"] = "all"  # of a global step; some: a log-uniform number of them
     sign: Literal["gradient", "random"] = "gradient"  # of a local step
-    choice: Literal["softmax", "inverse", "harm", "uniform"] = "softmax"  # of its attributes
+    choice: Literal["softmax", "inverse", "margin_loss", "uniform"] = "softmax"  # of its attributes
     after_miss: Literal["walk", "metropolis", "reset"] = "walk"
 
     def start(self, context: SearchContext, state: State) -> State:
@@ -65,10 +65,11 @@ class NeuronFair(ChoosesAhead):
         if context.profile is None:
             raise NeuronFairError("NeuronFair needs the biased neurons: give the search the profile of interpret()")
         rows = state["rows"]
-        zero = context.no_gradient(rows)
+        zero = context.zero_gradient(rows)
         missed = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        nowhere = {"base": rows, "twin": rows, "missed": missed, "room": zero[:, :1].repeat(1, 2)}
-        return state | nowhere | {"g": zero, "g_twin": zero, "last": rows, "counted": self._counted(context, state, 0)}
+        unmoved = {"base": rows, "twin": rows, "missed": missed, "room": zero[:, :1].repeat(1, 2)}
+        guiding = self._choose_neurons(context, state, 0)
+        return state | unmoved | {"g": zero, "g_twin": zero, "last": rows, "counted": guiding}
 
     def graph_key(self, t: int) -> bool | None:
         """Return whether step t redraws neurons: steps with one key run the same operations."""
@@ -76,8 +77,8 @@ class NeuronFair(ChoosesAhead):
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Accept or reject the new rows, update the gradients, and take a step."""
-        rooms = room(context.decision, torch.cat(evaluation.pair[2:])).view(2, -1).T
-        new = {"base": rows, "twin": evaluation.twin, "missed": ~evaluation.discriminates, "room": rooms}
+        margins = decision_margins(context.decision, torch.cat(evaluation.pair[2:])).view(2, -1).T
+        new = {"base": rows, "twin": evaluation.twin, "missed": ~evaluation.discriminates, "room": margins}
         accepted = None  # all
         if self.after_miss == "walk" or t == 0:
             state = state | new
@@ -87,59 +88,59 @@ class NeuronFair(ChoosesAhead):
                 accepted = metropolis(context, state, accepted, t)
             state = state | select_state(accepted, new, state)
         if (t and t % self.refresh == 0) or "counted" not in state:
-            state, accepted = state | {"counted": self._counted(context, state, t)}, None
-        state = state | self._slopes(context, state, accepted, t)
+            state, accepted = state | {"counted": self._choose_neurons(context, state, t)}, None
+        state = state | self._update_gradients(context, state, accepted, t)
         step = self._local_step if self.local else self._global_step
         return state | {"rows": context.domain.move(state["base"], step(context, state, t)), "last": state["base"]}
 
-    def _slopes(self, context: SearchContext, state: State, moved: Tensor | None, t: int) -> State:
+    def _update_gradients(self, context: SearchContext, state: State, has_moved: Tensor | None, t: int) -> State:
         """Return the gradients; without momentum, those of chains that have not moved stay as they are."""
-        if moved is None or self.momentum or context.blind:
-            return self._momentum(context, state, t)
+        if has_moved is None or self.momentum or context.blind:
+            return self._compute_gradients(context, state, t)
 
-        def slopes(some: Tensor | slice) -> State:
-            if isinstance(some, slice):
-                return self._momentum(context, state, t)
-            full = torch.cat([some, some[-1:].expand(-len(some) % ROW_MULTIPLE)])  # full batches, which round alike
-            chains = {name: state[name][full] for name in ("origin", "base", "twin", "counted", "g", "g_twin")}
-            return {name: g[: len(some)] for name, g in self._momentum(context, chains, t).items()}
+        def compute_gradients(indices: Tensor | slice) -> State:
+            if isinstance(indices, slice):
+                return self._compute_gradients(context, state, t)
+            filled = torch.cat([indices, indices[-1:].expand(-len(indices) % ROW_MULTIPLE)])  # full: they round alike
+            chains = {name: state[name][filled] for name in ("origin", "base", "twin", "counted", "g", "g_twin")}
+            return {name: g[: len(indices)] for name, g in self._compute_gradients(context, chains, t).items()}
 
-        return renewed(moved, {name: state[name] for name in ("g", "g_twin")}, slopes)
+        return renew_state(has_moved, {name: state[name] for name in ("g", "g_twin")}, compute_gradients)
 
-    def _layer(self, context: SearchContext) -> LayerBias:
+    def _guiding_layer(self, context: SearchContext) -> LayerBias:
         assert context.profile is not None  # start() has checked it
         layers = context.profile.layers
         return {"worst": context.profile.worst, "first": layers[0], "last": layers[-1]}[self.layer]
 
-    def _momentum(self, context: SearchContext, state: State, t: int) -> State:
+    def _compute_gradients(self, context: SearchContext, state: State, t: int) -> State:
         """Return g and g' of Algorithm 2, lines 13 and 14; f(x') is constant in ∇x, f(x) in ∇x'."""
-        layer, counted = self._layer(context), state["counted"].repeat(2, 1)
+        layer, guiding = self._guiding_layer(context), state["counted"].repeat(2, 1)
 
         def dynamic(f: Tensor) -> Tensor:  # Eq. 5, for the rows and, with the roles swapped, for the twins
-            return -(exchanged(f) * counted * torch.log(f.clamp(min=LOG_FLOOR))).sum(1)
+            return -(swap_pairs(f) * guiding * torch.log(f.clamp(min=LOG_FLOOR))).sum(1)
 
         def difference(f: Tensor) -> Tensor:
-            return ((f - exchanged(f)).abs() * counted).sum(1)
+            return ((f - swap_pairs(f)).abs() * guiding).sum(1)
 
         def decision(scores: Tensor) -> Tensor:
-            left = room(context.decision, scores)
-            return left if self.local or context.decision.kind == "tolerance" else -left
+            margins = decision_margins(context.decision, scores)
+            return margins if self.local or context.decision.kind == "tolerance" else -margins
 
         pairs = torch.cat([state["base"], state["twin"]])
         if self.loss == "decision":
-            slopes = context.gradient(pairs, decision, state, t, through=(layer.name, counted))
+            gradients = context.gradient(pairs, decision, state, t, through=(layer.name, guiding))
         else:
             loss = dynamic if self.loss == "dynamic" else difference
-            slopes = context.gradient(pairs, loss, state, t, layer=layer.name)
-        g, g_twin = slopes.chunk(2)
+            gradients = context.gradient(pairs, loss, state, t, layer=layer.name)
+        g, g_twin = gradients.chunk(2)
         return {"g": self.momentum * state["g"] + g, "g_twin": self.momentum * state["g_twin"] + g_twin}
 
-    def _counted(self, context: SearchContext, state: State, t: int) -> Tensor:
+    def _choose_neurons(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return p | r: bool, (n, neurons)."""
-        biased = context.biased[self._layer(context).name]
-        return self._extra(context, state, len(biased), t) | biased
+        biased = context.biased[self._guiding_layer(context).name]
+        return self._draw_extra(context, state, len(biased), t) | biased
 
-    def _extra(self, context: SearchContext, state: State, neurons: int, t: int) -> Tensor:
+    def _draw_extra(self, context: SearchContext, state: State, neurons: int, t: int) -> Tensor:
         """Return r: a random choice of neurons for each chain, the same between two refreshes: bool, (n, neurons)."""
         u = context.draws.uniform(t, state["origin"], neurons, use="extra", every=self.refresh)
         if neurons > MANY_NEURONS:
@@ -149,40 +150,40 @@ class NeuronFair(ChoosesAhead):
 
     def _global_step(self, context: SearchContext, state: State, t: int) -> Tensor:
         domain, base = context.domain, state["base"]
-        codes = uphill(context, state, base, state["g"] + state["g_twin"], t)
-        if self.several == "some":
-            codes = self._some(context, state, codes, t)
+        codes = step_uphill(context, state, base, state["g"] + state["g_twin"], t)
+        if self.moved_attributes == "some":
+            codes = self._keep_some(context, state, codes, t)
         if not self.kick:
             return codes
-        moved = domain.move(base, codes)
-        nowhere = (moved == base).all(1, keepdim=True) | (moved == state["last"]).all(1, keepdim=True)
-        moves = context.draws.uniform(t, state["origin"], base.shape[1], use="kick") < KICK
-        return torch.where(nowhere, torch.where(moves, random_neighbours(context, state, base, t), base), codes)
+        new_rows = domain.move(base, codes)
+        leads_nowhere = (new_rows == base).all(1, keepdim=True) | (new_rows == state["last"]).all(1, keepdim=True)
+        is_kicked = context.draws.uniform(t, state["origin"], base.shape[1], use="kick") < KICK
+        return torch.where(leads_nowhere, torch.where(is_kicked, draw_neighbours(context, state, base, t), base), codes)
 
-    def _some(self, context: SearchContext, state: State, codes: Tensor, t: int) -> Tensor:
+    def _keep_some(self, context: SearchContext, state: State, codes: Tensor, t: int) -> Tensor:
         """Return the codes of a log-uniform number of the attributes that would change, and the old ones elsewhere."""
         base = state["base"]
-        changes = context.domain.changeable & (codes >= 0) & (codes < context.domain.sizes) & (codes != base)
+        would_change = context.domain.changeable & (codes >= 0) & (codes < context.domain.sizes) & (codes != base)
         u = context.draws.uniform(t, state["origin"], 1 + base.shape[1], use="some")
-        count = ((changes.sum(1, keepdim=True) + 1.0).double() ** u[:, :1]).floor()
-        rank = u[:, 1:].masked_fill(~changes, 2.0).argsort(1).argsort(1)
-        return torch.where(changes & (rank < count), codes, base)
+        count = ((would_change.sum(1, keepdim=True) + 1.0).double() ** u[:, :1]).floor()
+        rank = u[:, 1:].masked_fill(~would_change, 2.0).argsort(1).argsort(1)
+        return torch.where(would_change & (rank < count), codes, base)
 
     def _local_step(self, context: SearchContext, state: State, t: int) -> Tensor:
         base, g, g_twin = state["base"], state["g"], state["g_twin"]
         if self.sign == "gradient":
-            codes = uphill(context, state, base, g + g_twin, t)
+            codes = step_uphill(context, state, base, g + g_twin, t)
         else:
-            codes = random_neighbours(context, state, base, t)
+            codes = draw_neighbours(context, state, base, t)
         if self.choice == "softmax":  # Algorithm 3, lines 10 to 16: every attribute for itself
-            size = context.network.encoding.influence(g + g_twin, base).double()
-            inverse = (1 / size.clamp(min=TINY)).masked_fill(~context.domain.changeable, -torch.inf)
+            influence = context.network.encoding.influence(g + g_twin, base).double()
+            inverse = (1 / influence.clamp(min=MIN_GRADIENT)).masked_fill(~context.domain.changeable, -torch.inf)
             u = context.draws.uniform(t, state["origin"], base.shape[1], use="choice")
             return torch.where(u < inverse.softmax(1), codes, base)
         if self.choice == "inverse":
             weights = inverse_influence(context, base, g, g_twin)
-        elif self.choice == "harm":
-            weights = inverse_harm(context, state, codes)
+        elif self.choice == "margin_loss":
+            weights = inverse_margin_loss(context, state, codes)
         else:
             weights = context.domain.changeable.double().expand(base.shape)
-        return one_attribute(context, state, base, codes, weights, t)
+        return move_column(context, state, base, codes, weights, t)
