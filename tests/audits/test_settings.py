@@ -8,9 +8,9 @@ from neuronfair.errors import NeuronFairError
 
 def test_fewer_counterfactuals_are_looked_at_where_they_do_not_lead():
     leads, beside = (AuditSettings().choose_counterfactual_settings(50_000, leads=leads) for leads in (True, False))
-    assert (leads.draws, leads.permutations, leads.people) == (32, 20, 50_000)
+    assert (leads.draws, leads.permutations, leads.records) == (32, 20, 50_000)
     assert beside.permutations == 20
-    assert beside.draws * beside.people <= leads.draws * leads.people / 100
+    assert beside.draws * beside.records <= leads.draws * leads.records / 100
     assert AuditSettings.quick().choose_counterfactual_settings(20_000, leads=True).permutations == 5
 
 

@@ -90,7 +90,7 @@ def test_the_seconds_of_a_proof_are_an_option(run, monkeypatch):
 
     def nothing(stage, show):
         given.append(stage.seconds)
-        return stages.StagedProof(ProofSummary.nothing(1, "not today"))
+        return stages.ProofOutcome(ProofSummary.nothing(1, "not today"))
 
     monkeypatch.setattr(stages.ProofStage, "prove", nothing)
     assert "No proof" not in run(*AUDIT, "--prove", 0).out

@@ -25,9 +25,9 @@ from neuronfair.audits.report import GateCheck, RegressionSetReport
 from neuronfair.audits.report.attribute import ProofSummary
 from neuronfair.audits.report.counterfactual import CounterfactualReport
 from neuronfair.audits.stages.attributes import ProofStage
-from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder, attribute_importance
+from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder, rank_attributes
 from neuronfair.audits.stages.encoding_check import check_encoding
-from neuronfair.audits.stages.rates import group_metrics, population_if_plausible
+from neuronfair.audits.stages.rates import compare_groups, fit_population_if_plausible
 from neuronfair.audits.stages.search import describe_findings, search
 from neuronfair.audits.wording.phrases import counterfactual_report
 from neuronfair.audits.wording.summary import described
@@ -181,7 +181,7 @@ class Fairness:
         if _is_decision_constant(case, DRAWN_RECORDS, 0):
             raise AssertionError(CONSTANT_DECISION)
         records = prepare_records(case.opened_model, data)
-        _, disparity = group_metrics(records.model, records.data, decision, confidence)
+        _, disparity = compare_groups(records.model, records.data, decision, confidence)
         checks = tuple(check_groups(limit, name, disparity) for limit in limits)
         if any(check.fired for check in checks):
             raise AssertionError("\n".join(printable(check.explained) for check in checks if check.fired))
@@ -218,7 +218,7 @@ class Fairness:
             seeds=cluster_seeds(model.model.encoding, data.rows, config.seeds, seed=seed),
             configs=(config,),
             samples=SAMPLES,
-            importance_order=attribute_importance(model.model, data.domain, data.rows, model.decision),
+            importance_order=rank_attributes(model.model, data.domain, data.rows, model.decision),
             runs=RunFolder(folder, portable_source(model.source), model.fingerprint, None, options or ()),
         )
         audit = AttributeAudit.of(data.domain)
@@ -253,7 +253,7 @@ def _measure(
     data, confidence = case.data, settings.confidence
     limit = Threshold(f"flip_rate > {exact_number(max_rate)}", None, "flip_rate", ">", max_rate)
     samples = settings.samples or max(SAMPLES, 4 * (estimate_min_records(limit, 0.0, confidence) or SAMPLES))
-    population = population_if_plausible(data, settings.seed) if has_table else None
+    population = fit_population_if_plausible(data, settings.seed) if has_table else None
     model, budget = case.opened_model, (samples, confidence, settings.seed)
     attribute_case = AttributeCase(
         model.model, data, model.decision, *budget, population=population, opened_model=model

@@ -24,9 +24,9 @@ from neuronfair.audits.report import (
 )
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.attributes import AttributeChoices, Clock
-from neuronfair.audits.stages.case import AttributeAudit, attribute_importance
+from neuronfair.audits.stages.case import AttributeAudit, rank_attributes
 from neuronfair.audits.stages.encoding_check import check_encoding
-from neuronfair.audits.stages.rates import audited_population, population_report
+from neuronfair.audits.stages.rates import fit_audit_population, report_population
 from neuronfair.audits.wording.verdict import PENDING, conclude
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals
 from neuronfair.domain.population.model import PopulationModel, measure_quality
@@ -175,7 +175,7 @@ class _Stages:
             with self.clock.of("search"):
                 show("Choosing rows to start from", 0, None)
                 seeds = cluster_seeds(opened_model.model.encoding, data.rows, settings.seeds, seed=settings.seed)
-            importance_order = attribute_importance(
+            importance_order = rank_attributes(
                 opened_model.model, prepared.views[0].domain, data.rows, opened_model.decision
             )
             by_attribute = AttributeChoices(
@@ -204,10 +204,10 @@ class _Stages:
             if not tasks.forked:
                 (self.encoding_check,) = tasks.results([0])
             with self.clock.of("rate"):
-                population, reason = audited_population(data, own_records, settings.seed, settings.plausible, fitting)
+                population, reason = fit_audit_population(data, own_records, settings.seed, settings.plausible, fitting)
                 (self.encoding_check,) = tasks.results([0])
                 rows = len(data if own_records is None else own_records)
-                self.population = population_report(
+                self.population = report_population(
                     population, reason, rows, settings.plausible, lambda: tasks.results([1])[0]
                 )
         return population

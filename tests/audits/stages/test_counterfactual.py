@@ -139,7 +139,7 @@ def test_a_model_that_reads_the_attribute_is_judged_by_both(compared, monkeypatc
     assert one.counterfactual.draws == 3  # fewer than where they lead
     assert told.verdict.startswith("Decisions depend on group for 100% of people")
     assert "of counterfactual twins (same place in" in told.verdict
-    monkeypatch.setattr(stage, "LEARNED", 100)
+    monkeypatch.setattr(stage, "MAX_LEARNED_RECORDS", 100)
     (one,) = audit(reads(GROUP), people(), settings=replace(SMALL, twins="counterfactual")).report.attributes
     assert one.search_twins == "counterfactual"
     assert (one.counterfactual.draws, one.counterfactual.of) == (6, 100)  # of a large table some people

@@ -7,7 +7,7 @@ from functools import cache
 
 from neuronfair import Dataset
 from neuronfair.audits.stages.case import AttributeCase
-from neuronfair.audits.stages.counterfactual import people_with_counterfactuals
+from neuronfair.audits.stages.counterfactual import select_people
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, CounterfactualTest
 from neuronfair.measure.stats import Estimate
 from neuronfair.model.decision import Decision
@@ -25,7 +25,7 @@ def beside(column: int, least: int, decision: Decision = YES, **other):
     rows = table()
     data = Dataset("people", DOMAIN, rows, rows[:, 0])
     case = AttributeCase(reads(column, least), data, decision, 10)
-    return people_with_counterfactuals(case, replace(effect(column, least), **other))
+    return select_people(case, replace(effect(column, least), **other))
 
 
 def test_people_of_both_groups_stand_beside_who_they_would_be():

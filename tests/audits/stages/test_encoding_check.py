@@ -53,7 +53,7 @@ def people() -> Dataset:
 def small_forest():
     """A forest that is grown faster, and knows enough."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding_check, "TREES", 20)
+        patch.setattr(encoding_check, "FOREST_TREES", 20)
         yield
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from neuronfair.audits.report.attribute import Gap, GroupReport
-from neuronfair.audits.stages.rates import MIN_GROUP_ROWS, group_metrics
+from neuronfair.audits.stages.rates import MIN_GROUP_ROWS, compare_groups
 from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.measure.rate import Rate
@@ -38,7 +38,7 @@ def ends(*counts: tuple[int, int]) -> list[tuple[float, float]]:
 
 
 def test_figures_by_hand():
-    groups, disparity = group_metrics(NETWORK, people(*PARTS), Decision())
+    groups, disparity = compare_groups(NETWORK, people(*PARTS), Decision())
     assert groups == (GroupReport("0", 100, 0.26, 0.74, 0.5, 0.1), GroupReport("1", 100, 0.65, 0.65, 0.8, 0.5))
     assert (disparity.selected, disparity.confidence, disparity.unknown) == ("yes", 0.95, {})
     (low, high), (other_low, other_high) = ends((26, 100), (65, 100))
@@ -56,7 +56,7 @@ def test_figures_by_hand():
 
 def test_the_favourable_class_is_the_one_that_is_counted():
     wished = replace(DOMAIN, favourable="no")
-    groups, disparity = group_metrics(NETWORK, people(*PARTS, domain=wished), Decision())
+    groups, disparity = compare_groups(NETWORK, people(*PARTS, domain=wished), Decision())
     assert disparity.selected == "no"
     assert groups == (GroupReport("0", 100, 0.74, 0.74, 0.9, 0.5), GroupReport("1", 100, 0.35, 0.65, 0.5, 0.2))
     assert disparity.disparate_impact.value == pytest.approx(0.35 / 0.74)
@@ -67,7 +67,7 @@ def test_the_favourable_class_is_the_one_that_is_counted():
 def test_without_a_favourable_outcome_no_class_is_taken_for_it(classes):
     """The ratio depends on the class: 0.26 / 0.65 of yes, 0.35 / 0.74 of no. The differences do not."""
     unset = replace(DOMAIN, target=Target("hired", classes), favourable=None)
-    _, disparity = group_metrics(NETWORK, people(*PARTS, domain=unset), Decision())
+    _, disparity = compare_groups(NETWORK, people(*PARTS, domain=unset), Decision())
     assert (disparity.selected, disparity.favourable) == (classes[-1], False)
     assert disparity.disparate_impact is None
     assert disparity.unknown["disparate_impact"] == (
@@ -76,7 +76,7 @@ def test_without_a_favourable_outcome_no_class_is_taken_for_it(classes):
     )
     assert disparity.selection_rate_difference.value == pytest.approx(0.39)
     both = [replace(unset, favourable=name) for name in classes]
-    known = [group_metrics(NETWORK, people(*PARTS, domain=domain), Decision())[1] for domain in both]
+    known = [compare_groups(NETWORK, people(*PARTS, domain=domain), Decision())[1] for domain in both]
     assert {round(one.error_rate_difference.value, 9) for one in known} == {
         round(disparity.error_rate_difference.value, 9)
     }
@@ -91,7 +91,7 @@ def test_without_labels_errors_are_not_known():
         replace(data, domain=networks.domain()),
         replace(data, domain=replace(DOMAIN, target=Target("hired", ("no", "perhaps", "yes")), favourable="yes")),
     ):
-        groups, disparity = group_metrics(NETWORK, given, Decision())
+        groups, disparity = compare_groups(NETWORK, given, Decision())
         assert [(g.selection_rate, g.accuracy, g.true_positive_rate) for g in groups] == [
             (0.26, None, None), (0.65, None, None)
         ]  # fmt: skip
@@ -103,7 +103,7 @@ def test_without_labels_errors_are_not_known():
 
 def test_a_group_that_is_too_small_is_left_out_and_named():
     few = MIN_GROUP_ROWS - 1
-    groups, disparity = group_metrics(NETWORK, people((0, 1, 1, 50), (0, 0, 1, 50), (1, 0, 0, few)), Decision())
+    groups, disparity = compare_groups(NETWORK, people((0, 1, 1, 50), (0, 0, 1, 50), (1, 0, 0, few)), Decision())
     assert [group.rows for group in groups] == [100, few]  # its figures are shown
     assert disparity.disparate_impact is disparity.selection_rate_difference is None
     assert "fewer than two groups have the 30 rows" in disparity.unknown["disparate_impact"]
@@ -111,14 +111,14 @@ def test_a_group_that_is_too_small_is_left_out_and_named():
     rows = torch.tensor([[0, 0, 0, 0, 0, r] for r, n in ((0, 40), (1, 30), (2, 9)) for _ in range(n)])
     network = networks.network(networks.one_biased_pair(), domain)
     data = Dataset("people", domain.with_sensitive("race"), rows, torch.zeros(79).long())
-    _, disparity = group_metrics(network, data, Decision())
+    _, disparity = compare_groups(network, data, Decision())
     (name,) = disparity.selection_rate_difference.left_out
     assert name.endswith("(9 rows)")
     assert "fewer than two groups have the 30 rows labelled yes" in disparity.unknown["error_rate.difference"]
 
 
 def test_nobody_selected_is_no_pass():
-    _, disparity = group_metrics(NETWORK, people((0, 0, 0, 50), (1, 0, 0, 50)), Decision())
+    _, disparity = compare_groups(NETWORK, people((0, 0, 0, 50), (1, 0, 0, 50)), Decision())
     assert disparity.disparate_impact is None
     assert disparity.unknown["disparate_impact"] == "nobody is selected in any group"
     assert disparity.selection_rate_difference.value == 0
@@ -127,5 +127,5 @@ def test_nobody_selected_is_no_pass():
 def test_a_threshold_and_a_tolerance():
     score = networks.network(networks.biased_score(), networks.domain())
     data = people(*PARTS, domain=networks.domain())
-    assert group_metrics(score, data, Decision("threshold", 1.5))[1].selected == "at least 1.5"
-    assert group_metrics(score, data, Decision("tolerance", 0.1)) == ((), None)
+    assert compare_groups(score, data, Decision("threshold", 1.5))[1].selected == "at least 1.5"
+    assert compare_groups(score, data, Decision("tolerance", 0.1)) == ((), None)

@@ -14,7 +14,7 @@ from neuronfair.api import Audit, audit
 from neuronfair.audits.report import Report
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import case as stage
-from neuronfair.audits.stages.rates import audited_population, population_if_plausible, population_report
+from neuronfair.audits.stages.rates import fit_audit_population, fit_population_if_plausible, report_population
 from neuronfair.audits.stages.search import MAX_WORST_FINDINGS, MAX_WORST_RECORDS
 from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DataError, RunError
@@ -72,9 +72,9 @@ def test_nobody_with_an_implausible_gain_is_among_the_worst(seen):
 
 
 def test_plausible_people_to_be_brought_near_to_may_all_come_late_in_the_table(monkeypatch):
-    monkeypatch.setattr(stage, "NEAR", 3)  # fewer than a search needs to start from
+    monkeypatch.setattr(stage, "MAX_NEAR_RECORDS", 3)  # fewer than a search needs to start from
     data = people()
-    case = stage.AttributeCase(model(), data, Decision(), 10, population=population_if_plausible(data, 0))
+    case = stage.AttributeCase(model(), data, Decision(), 10, population=fit_population_if_plausible(data, 0))
     inside, near = case.plausible_records
     assert len(near) == 3
     assert inside.valid(near).all()
@@ -133,7 +133,7 @@ def test_the_share_of_findings_that_are_plausible(seen):
     (entry,) = seen.report.attributes
     for search in entry.searches:
         rows = seen.outcomes["s", search.method].findings.rows
-        usual = population_if_plausible(people(), 0).plausibility(rows) >= 0.01
+        usual = fit_population_if_plausible(people(), 0).plausibility(rows) >= 0.01
         assert search.plausible_share == float(usual.double().mean())
 
 
@@ -194,9 +194,9 @@ def test_a_population_that_cannot_be_read():
 
 def test_of_a_few_rows_nobody_is_called_plausible():
     few = people(4)
-    population, why = audited_population(few, None, 0, 0.0)
-    told = population_report(population, why, len(few), 0.0, lambda: None)
-    assert population is population_if_plausible(few, 0) is None
+    population, why = fit_audit_population(few, None, 0, 0.0)
+    told = report_population(population, why, len(few), 0.0, lambda: None)
+    assert population is fit_population_if_plausible(few, 0) is None
     assert told.kind == "none"
     assert told.text.startswith("There are no realistic synthetic records. people: ")
     (entry,) = audit(model(), few, settings=SMALL).report.attributes

@@ -20,7 +20,7 @@ from neuronfair.audits.gate.thresholds import (
 from neuronfair.audits.report import BaselineReport, FigureChange, RegressionSetReport, Report
 from neuronfair.audits.report.attribute import AUDITED, AttributeReport, RateOf
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval
-from neuronfair.audits.stages.rates import favourable_missing
+from neuronfair.audits.stages.rates import explain_missing_favourable
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import EncodingError, NeuronFairError
 from neuronfair.formatting import TwinKind, exact_number, listing, percent, with_interval
@@ -189,7 +189,7 @@ class LoadedChecks:
             elif threshold.figure == LABELLED and not (target and target.classes):
                 reason = "needs labels. Name the target in the domain file"
             elif threshold.figure in GROUP_METRICS and (
-                hint := favourable_missing(threshold.figure, target, favourable)
+                hint := explain_missing_favourable(threshold.figure, target, favourable)
             ):
                 reason = f"{threshold.figure} {hint}"
             elif twins == "flip" and threshold.figure.startswith("counterfactual."):

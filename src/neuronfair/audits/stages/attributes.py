@@ -18,10 +18,10 @@ from neuronfair.audits.report.attribute import ProofSummary
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder
 from neuronfair.audits.stages.counterfactual import (
-    begin_counterfactuals,
+    choose_search_case,
+    note_unused_attributes,
+    prepare_test,
     report_counterfactuals,
-    searched_case,
-    unread,
 )
 from neuronfair.audits.stages.rates import measure_rates
 from neuronfair.audits.stages.search import (
@@ -50,7 +50,7 @@ from neuronfair.store.ledger import portable_source
 
 
 @dataclass(frozen=True)
-class StagedProof:
+class ProofOutcome:
     """What was proved, and the proof itself, against which later findings are checked; None where nothing was."""
 
     proved: ProofSummary
@@ -71,7 +71,7 @@ class ProofStage:
     def _problem(self) -> Problem:
         return problem_of(self.opened_model, self.data.domain, device=self.opened_model.model.encoding.device)
 
-    def prove(self, progress: Progress = show_nothing, *, has_table: bool = True) -> StagedProof:
+    def prove(self, progress: Progress = show_nothing, *, has_table: bool = True) -> ProofOutcome:
         """Return what can be proved. Ctrl-C ends the proof, and what was proved by then is kept.
 
         A proof that a record of the data set contradicts is an error.
@@ -86,50 +86,50 @@ class ProofStage:
             records = replace(records, most_regions=0)  # an audit does not show them
             report, proof = certify(problem, self.opened_model, records, self.seconds, show=progress)
         except Unprovable as error:
-            return StagedProof(ProofSummary.nothing(self.data.domain.count, one_line(error)))
-        return StagedProof(ProofSummary.of(report, certified_sentences(report)[0]), proof, report.interrupted)
+            return ProofOutcome(ProofSummary.nothing(self.data.domain.count, one_line(error)))
+        return ProofOutcome(ProofSummary.of(report, certified_sentences(report)[0]), proof, report.interrupted)
 
-    def report(self, audit: AttributeAudit, staged: StagedProof) -> None:
+    def report(self, audit: AttributeAudit, staged: ProofOutcome) -> None:
         """Add what was proved to the report. A proof that a finding contradicts is an error."""
-        found = [
-            EvaluatedRecords(f"found by {o.config.method}", o.findings.rows)
-            for o in audit.outcomes
-            if o.config.twins == "flip"
+        findings = [
+            EvaluatedRecords(f"found by {outcome.config.method}", outcome.findings.rows)
+            for outcome in audit.outcomes
+            if outcome.config.twins == "flip"
         ]
-        if found and staged.proof is not None:
-            check_against_model(self._problem, staged.proof, self.opened_model, found, drawn=False)
+        if findings and staged.proof is not None:
+            check_against_model(self._problem, staged.proof, self.opened_model, findings, drawn=False)
         audit.report = replace(audit.report, proved=staged.proved)
         if staged.interrupted:
             raise KeyboardInterrupt
 
 
-SHRUNK = 100  # candidates for the worst findings, with the full budget
+MAX_SHRUNK = 100  # candidates for the worst findings, with the full budget
 
 
 @dataclass
 class Clock:
     """How long each kind of work took."""
 
-    begun: float = field(default_factory=time.perf_counter)
+    start: float = field(default_factory=time.perf_counter)
     parts: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
-    def of(self, what: str) -> Iterator[None]:
+    def of(self, stage: str) -> Iterator[None]:
         """Count the time of a block."""
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
             yield
         finally:
-            self.add({what: time.perf_counter() - begun})
+            self.add({stage: time.perf_counter() - start})
 
     def add(self, parts: dict[str, float]) -> None:
         """Count time that was taken elsewhere."""
-        for what, seconds in parts.items():
-            self.parts[what] = self.parts.get(what, 0.0) + seconds
+        for stage, seconds in parts.items():
+            self.parts[stage] = self.parts.get(stage, 0.0) + seconds
 
     def figures(self) -> Seconds:
         """Return the seconds by kind of work, and in all."""
-        return Seconds(total=time.perf_counter() - self.begun, **self.parts)
+        return Seconds(total=time.perf_counter() - self.start, **self.parts)
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,9 @@ class AttributeChoices:
         if self.origin.parallel is not None:
             self._audit_in_pool(opened_model, audits, clock, show)
             return
-        for number in range(len(self.views)):
-            audits.append(AttributeAudit.of(self.views[number].domain))
-            self.audit_one(opened_model, number, audits[-1], clock, show)
+        for index in range(len(self.views)):
+            audits.append(AttributeAudit.of(self.views[index].domain))
+            self.audit_one(opened_model, index, audits[-1], clock, show)
 
     def _audit_in_pool(
         self, opened_model: OpenedModel, audits: list[AttributeAudit], clock: Clock, show: Progress
@@ -164,108 +164,107 @@ class AttributeChoices:
         choices = replace(self, origin=replace(self.origin, parallel=None), processes=1)
         common = choices, parallel.opens, Path.cwd()
 
-        def note(lines: Sequence[tuple[int, int, int]]) -> None:
-            show("Auditing by each attribute", sum(done == total > 0 for done, total, _ in lines), len(lines))
+        def show_total(lines: Sequence[tuple[int, int, int]]) -> None:
+            show("Auditing by each attribute", sum(completed == total > 0 for completed, total, _ in lines), len(lines))
 
         gpus = float(opened_model.model.encoding.device.type == "cuda")
-        numbers = range(len(self.views))
-        for audit, seconds in parallel.pool.map(_audit_in_worker, common, numbers, progress=note, gpus=gpus):
+        indices = range(len(self.views))
+        for audit, seconds in parallel.pool.map(_audit_in_worker, common, indices, progress=show_total, gpus=gpus):
             audits.append(audit)
             clock.add(seconds)
 
     def audit_one(
-        self, opened_model: OpenedModel, number: int, one: AttributeAudit, clock: Clock, show: Progress
+        self, opened_model: OpenedModel, index: int, audit: AttributeAudit, clock: Clock, show: Progress
     ) -> None:
         """Go through all stages by one choice; the proof and the counterfactual test run next to the others."""
-        case = self._case(opened_model, number)
+        case = self._make_case(opened_model, index)
         if len(self.views) > 1:
             show = label_progress(show, f"{'+'.join(case.domain.sensitive)}: ")
-        remarks = unread(case, self.origin.reads)
+        remarks = note_unused_attributes(case, self.origin.reads)
 
         def measure() -> None:
             with clock.of("rate"):
-                measure_rates(case, one, show)
-                if not one.report.depends:
-                    one.note(*remarks)
-                one.note(*self._fewer(case))
+                measure_rates(case, audit, show)
+                if not audit.report.depends:
+                    audit.note(*remarks)
+                audit.note(*self._note_fewer_samples(case))
 
-        measured = bool(remarks) or self.processes == 1  # before the others: the rates may tell which test leads
-        if measured:
+        is_measured = bool(remarks) or self.processes == 1  # before the others: the rates may tell which test leads
+        if is_measured:
             measure()
-        leads = self.settings.twins is not None or not one.report.is_read
+        leads = self.settings.twins is not None or not audit.report.is_read
         test, proof = None, None
         if self.settings.twins != "flip":
             with clock.of("counterfactuals"):
-                test = begin_counterfactuals(case, self.settings, leads=leads)
+                test = prepare_test(case, self.settings, leads=leads)
         if self.settings.prove > 0:
             proof = ProofStage(opened_model, case.data, self.population, self.settings.prove / len(self.views))
-        side = _SideStages(case, one, test, proof, clock, show)
-        with Tasks(side.works(show_nothing if self.processes > 1 else show), self.processes) as tasks:
+        side_stages = _SideStages(case, audit, test, proof, clock, show)
+        with Tasks(side_stages.list_tasks(show_nothing if self.processes > 1 else show), self.processes) as tasks:
             try:
-                if not measured:
+                if not is_measured:
                     measure()
-                sought = case if test is None else searched_case(case, one, test, show, leads=leads)
+                search_case = case if test is None else choose_search_case(case, audit, test, show, leads=leads)
                 if not tasks.forked:
-                    side.report_counterfactuals(tasks)
+                    side_stages.report_counterfactuals(tasks)
                 with clock.of("interpretation"):
-                    interpret_layers(sought, one, show)
+                    interpret_layers(search_case, audit, show)
                 with clock.of("search"):
-                    self._search(sought, one, show)
+                    self._search(search_case, audit, show)
                 with clock.of("rate"):
-                    find_subgroups(sought, one, show)
+                    find_subgroups(search_case, audit, show)
                 if tasks.forked:
-                    side.report_counterfactuals(tasks)
-                side.prove(tasks)
+                    side_stages.report_counterfactuals(tasks)
+                side_stages.prove(tasks)
             except KeyboardInterrupt:
                 tasks.interrupt()
-                side.report_finished(tasks)
+                side_stages.report_finished(tasks)
                 raise
-            side.report_proof(tasks)
-        one.drop_refuted()
+            side_stages.report_proof(tasks)
+        audit.drop_refuted()
 
-    def _search(self, case: AttributeCase, one: AttributeAudit, show: Progress) -> None:
+    def _search(self, case: AttributeCase, audit: AttributeAudit, show: Progress) -> None:
         """Search and describe the findings; after Ctrl-C, those until then."""
         try:
-            search(case, one, show)
+            search(case, audit, show)
         except KeyboardInterrupt:
-            describe_findings(case, one, show)
+            describe_findings(case, audit, show)
             raise
-        describe_findings(case, one, show)
+        describe_findings(case, audit, show)
 
-    def _fewer(self, case: AttributeCase) -> tuple[attribute.Note, ...]:
+    def _note_fewer_samples(self, case: AttributeCase) -> tuple[attribute.Note, ...]:
         """Return a note if fewer people are sampled than the settings say, since each takes long."""
-        wanted = self.settings.samples
-        if case.samples >= wanted:
+        if case.samples >= self.settings.samples:
             return ()
-        why = "a black box takes longer" if isinstance(case.model, BlackBox) else "each has many twins"
-        seen = f"To save time, {case.samples:,} people were sampled from each population instead of {wanted:,} ({why})."
-        return (
-            attribute.Note(
-                "fewer-samples", seen, "The confidence intervals take it into account. More: raise --samples."
-            ),
-        )
+        reason = "a black box takes longer" if isinstance(case.model, BlackBox) else "each has many twins"
+        counts = f"{case.samples:,} people were sampled from each population instead of {self.settings.samples:,}"
+        remedy = "The confidence intervals take it into account. More: raise --samples."
+        return (attribute.Note("fewer-samples", f"To save time, {counts} ({reason}).", remedy),)
 
-    def _case(self, opened_model: OpenedModel, number: int) -> AttributeCase:
-        view, settings = self.views[number], self.settings
-        sized = settings.scale_budgets(opened_model, len(view.domain.sensitive_values))
+    def _make_case(self, opened_model: OpenedModel, index: int) -> AttributeCase:
+        view, settings = self.views[index], self.settings
+        scaled_settings = settings.scale_budgets(opened_model, len(view.domain.sensitive_values))
         return AttributeCase(
             model=opened_model.model,
             data=view,
             decision=opened_model.decision,
             seeds=self.seeds,
-            configs=tuple(self._plan(method, sized, opened_model) for method in settings.choose_methods(opened_model)),
-            samples=sized.samples,
+            configs=tuple(
+                self._make_config(method, scaled_settings, opened_model)
+                for method in settings.choose_methods(opened_model)
+            ),
+            samples=scaled_settings.samples,
             confidence=settings.confidence,
             seed=settings.seed,
             importance_order=self.importance_order,
             scale=self.scale,
-            shrunk=max(MAX_WORST_FINDINGS, round(SHRUNK * sized.samples / settings.samples)),
-            runs=self._runs(opened_model, view.domain.sensitive),
+            shrunk=max(MAX_WORST_FINDINGS, round(MAX_SHRUNK * scaled_settings.samples / settings.samples)),
+            runs=self._make_run_folder(opened_model, view.domain.sensitive),
             population=self.population,
             opened_model=opened_model,
         )
 
-    def _plan(self, method: str, settings: AuditSettings, opened_model: OpenedModel) -> SearchConfig:
+    def _make_config(self, method: str, settings: AuditSettings, opened_model: OpenedModel) -> SearchConfig:
         return SearchConfig(
             method=method,
             seeds=settings.seeds,
@@ -277,7 +276,7 @@ class AttributeChoices:
             scale=self.scale,
         )
 
-    def _runs(self, opened_model: OpenedModel, sensitive: Sequence[str]) -> RunFolder | None:
+    def _make_run_folder(self, opened_model: OpenedModel, sensitive: Sequence[str]) -> RunFolder | None:
         """Return the folder of the searches by one choice of attributes; None for an audit in memory."""
         if self.folder is None:
             return None
@@ -302,25 +301,25 @@ class _SideStages:
     clock: Clock
     show: Progress
 
-    def works(self, show: Progress) -> list[Callable[[], object]]:
+    def list_tasks(self, show: Progress) -> list[Callable[[], object]]:
         """Return the tasks: the proof, if there is one, then the resampled tables."""
-        works: list[Callable[[], object]] = [] if self.proof is None else [partial(self.proof.prove, show)]
+        tasks: list[Callable[[], object]] = [] if self.proof is None else [partial(self.proof.prove, show)]
         if isinstance(self.test, CounterfactualTest):
-            works += [partial(self.test.resample_table, number) for number in range(len(self.test))]
-        return works
+            tasks += [partial(self.test.resample_table, number) for number in range(len(self.test))]
+        return tasks
 
     def report_counterfactuals(self, tasks: Tasks) -> None:
         """Report the counterfactual test, if there is one."""
         if not isinstance(self.test, CounterfactualTest):
             return
-        what = "Comparing records with their counterfactual twins"
-        self.show(what, 0, None)
+        title = "Comparing records with their counterfactual twins"
+        self.show(title, 0, None)
         if tasks.forked:
             tables = tasks.results(self._tables)
             self.clock.add({"counterfactuals": tasks.seconds(self._tables)})
         with self.clock.of("counterfactuals"):
             if not tasks.forked:
-                tables = self.test.resample_tables(count_progress(self.show, what))
+                tables = self.test.resample_tables(count_progress(self.show, title))
             report_counterfactuals(self.case, self.audit, self.test, tables)
 
     @property
@@ -350,14 +349,14 @@ class _SideStages:
 
 
 def _audit_in_worker(
-    common: tuple[AttributeChoices, Callable[[Dataset], OpenedModel], Path], number: int, note: PieceProgress
+    shared: tuple[AttributeChoices, Callable[[Dataset], OpenedModel], Path], index: int, note: PieceProgress
 ) -> tuple[AttributeAudit, dict[str, float]]:
     """Go through all stages by one choice in a worker, which opens the model; return also the seconds by stage."""
-    choices, opens, folder = common
-    clock, one = Clock(), AttributeAudit.of(choices.views[number].domain)
+    choices, opens, folder = shared
+    clock, audit = Clock(), AttributeAudit.of(choices.views[index].domain)
     note(0, 1, 0)
     with chdir(folder):  # paths are relative to it
         opened_model = opens(choices.views[-1].to("cpu"))  # as the caller has opened it: all attributes together
-        choices.audit_one(opened_model, number, one, clock, show_nothing)
+        choices.audit_one(opened_model, index, audit, clock, show_nothing)
     note(1, 1, 0)
-    return one, clock.parts
+    return audit, clock.parts

@@ -36,9 +36,9 @@ from neuronfair.model.records import Records, prepare_records
 from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.config import SearchConfig
 
-READ, FEWEST = 500_000, 500  # rows, twins included, whose neurons are read; and the fewest rows
+MAX_READ_ROWS, MIN_READ_ROWS = 500_000, 500  # rows, twins included, whose neurons are read; and the fewest rows
 IMPORTANCE_ROWS = 128  # rows from which the importance of the attributes is read
-NEAR = 20_000  # records among which the nearest to a finding is searched
+MAX_NEAR_RECORDS = 20_000  # records among which the nearest to a finding is searched
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,12 @@ class AttributeCase:
     def plausible_records(self) -> tuple[TableDomain, Tensor]:
         """The domain of plausible pairs, and the plausible records of the data set; all without a population."""
         if self.population is None:
-            return self.domain, self.domain.clip(self.data.rows[:NEAR])
+            return self.domain, self.domain.clip(self.data.rows[:MAX_NEAR_RECORDS])
         # Of all records: the first ones need not be plausible.
-        inside = keep_plausible(self.pair_domain, self.population, MIN_PLAUSIBILITY, self.domain.clip(self.data.rows))
-        return inside, inside.records[:NEAR]
+        plausible_domain = keep_plausible(
+            self.pair_domain, self.population, MIN_PLAUSIBILITY, self.domain.clip(self.data.rows)
+        )
+        return plausible_domain, plausible_domain.records[:MAX_NEAR_RECORDS]
 
     def rate(
         self,
@@ -132,14 +134,14 @@ class AttributeCase:
             progress=progress,
         )
 
-    def counterfactual_test(self, rows: Tensor, thorough: CounterfactualSettings | None = None) -> CounterfactualTest:
+    def counterfactual_test(self, rows: Tensor, settings: CounterfactualSettings | None = None) -> CounterfactualTest:
         """Return the counterfactual test of these records, which learns their twins; impossible ones are refused."""
         return CounterfactualTest(
             self.model,
             self.domain,
             rows,
             decision=self.decision,
-            settings=thorough,
+            settings=settings,
             confidence=self.confidence,
             seed=self.seed,
         )
@@ -150,21 +152,23 @@ class AttributeCase:
             return None
         return torch.cat([self.population.plausibility(part.long()) for part in torch.split(rows, ROWS_PER_PASS)])
 
-    def plausible(self, rows: Tensor) -> Tensor:
+    def is_plausible(self, rows: Tensor) -> Tensor:
         """Return for each row whether it is plausible: bool, (n,); all are without a population model."""
-        known = self.plausibility(rows)
+        plausibility = self.plausibility(rows)
         return (
-            torch.ones(len(rows), dtype=torch.bool, device=rows.device) if known is None else known >= MIN_PLAUSIBILITY
+            torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+            if plausibility is None
+            else plausibility >= MIN_PLAUSIBILITY
         )
 
     @cached_property
     def interpreted_rows(self) -> Tensor:
         """The records whose neurons are read, twins included; a sample where there are many twins."""
-        rows, most = self.data.rows, max(FEWEST, READ // len(self.domain.sensitive_values))
-        if len(rows) <= most:
+        rows, limit = self.data.rows, max(MIN_READ_ROWS, MAX_READ_ROWS // len(self.domain.sensitive_values))
+        if len(rows) <= limit:
             return rows
         order = draw_order(len(rows), self.seed)
-        return rows[order[:most].to(rows.device)]
+        return rows[order[:limit].to(rows.device)]
 
     @cached_property
     def exact(self) -> Model:
@@ -204,14 +208,16 @@ class AttributeAudit:
             self.report = replace(self.report, health=health)
 
 
-def attribute_importance(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> list[int]:
+def rank_attributes(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> list[int]:
     """Return the columns, the one first whose value moves the scores of a few rows most when it is another row's."""
     rows = domain.clip(rows[:IMPORTANCE_ROWS])
     d = len(domain.attributes)
     mixed = rows.repeat(d, 1, 1)  # (d, n, d): in copy c, column c is taken from another row
-    every = torch.arange(d, device=rows.device)
-    mixed[every, :, every] = rows.roll(1, 0).T
+    columns = torch.arange(d, device=rows.device)
+    mixed[columns, :, columns] = rows.roll(1, 0).T
     scores = score_in_batches(network, torch.cat([rows, mixed.flatten(0, 1)]))
-    own, others = scores[: len(rows)], scores[len(rows) :].view(d, len(rows), -1)
-    moved: list[int] = decision.gap(others, own).double().mean(1).argsort(descending=True, stable=True).tolist()
-    return moved
+    row_scores, mixed_scores = scores[: len(rows)], scores[len(rows) :].view(d, len(rows), -1)
+    order: list[int] = (
+        decision.gap(mixed_scores, row_scores).double().mean(1).argsort(descending=True, stable=True).tolist()
+    )
+    return order

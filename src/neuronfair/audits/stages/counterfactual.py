@@ -24,11 +24,11 @@ from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Count
 from neuronfair.model.blackbox import Model
 from neuronfair.progress import Progress
 
-SHOWN = 4
+MAX_PEOPLE_SHOWN = 4
 MAX_PEOPLE_SEARCHED = 400  # records among which they are searched
 
 
-def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffect) -> tuple[CounterfactualPerson, ...]:
+def select_people(case: AttributeCase, effect: CounterfactualEffect) -> tuple[CounterfactualPerson, ...]:
     """Return records most of whose twins get a different decision, each with the typical twin; of each group in turn.
 
     None where no effect is claimed: with shuffled groups there would be such records, too.
@@ -37,39 +37,42 @@ def people_with_counterfactuals(case: AttributeCase, effect: CounterfactualEffec
         return ()
     order = effect.shares.argsort(descending=True, stable=True)[:MAX_PEOPLE_SEARCHED]
     domain = with_counterfactuals(case.domain, effect.counterfactuals)
-    people = effect.records[order]
-    pairs = evaluated_pairs(replace(case, data=replace(case.data, domain=domain)), people)
-    group = domain.combinations.number(people)
+    records = effect.records[order]
+    pairs = evaluated_pairs(replace(case, data=replace(case.data, domain=domain)), records)
+    group_numbers = domain.combinations.number(records)
     # With a tolerance, the two records that lie farthest apart may both be counterfactual twins.
-    flips = case.decision.differ(pairs.scores, pairs.twin_scores) & (pairs.rows == people).all(1)
-    same = (group[:, None] == group) & flips
-    turn = torch.where(flips, same.tril(-1).sum(1), len(order))  # the place of each record in its group
-    chosen = turn.argsort(stable=True)[: min(SHOWN, int(flips.sum()))]
+    flips = case.decision.differ(pairs.scores, pairs.twin_scores) & (pairs.rows == records).all(1)
+    earlier_flips = (group_numbers[:, None] == group_numbers) & flips
+    rank_in_group = torch.where(
+        flips, earlier_flips.tril(-1).sum(1), len(order)
+    )  # the place of each record in its group
+    chosen = rank_in_group.argsort(stable=True)[: min(MAX_PEOPLE_SHOWN, int(flips.sum()))]
     table = case.domain.clip(case.data.rows)
-    shown = []
+    people = []
     for i in chosen.tolist():
-        row = int((table == pairs.rows[i]).all(1).nonzero()[0])
+        record_index = int((table == pairs.rows[i]).all(1).nonzero()[0])
         pair = phrases.DescribedPair(*(part[i] for part in pairs))
-        moved = (pair.row != pair.twin).nonzero()[:, 0].tolist()
-        named = [*moved, *(c for c in case.importance_order if c not in moved)]
-        person = phrases.finding(domain, case.decision, pair, named, row, DATA_SET, case.scale)
-        shown.append(CounterfactualPerson(person, float(effect.shares[order[i]])))
-    return tuple(shown)
+        changed_columns = (pair.row != pair.twin).nonzero()[:, 0].tolist()
+        columns = [*changed_columns, *(c for c in case.importance_order if c not in changed_columns)]
+        person = phrases.finding(domain, case.decision, pair, columns, record_index, DATA_SET, case.scale)
+        people.append(CounterfactualPerson(person, float(effect.shares[order[i]])))
+    return tuple(people)
 
 
-LEARNED, SECONDARY = 50_000, 10_000  # records that twins are learned from, some forty times; fewer if flips lead
+MAX_LEARNED_RECORDS, MAX_SECONDARY_RECORDS = (
+    50_000,
+    10_000,
+)  # records that twins are learned from, some forty times; fewer if flips lead
 
 
-def begin_counterfactuals(
-    case: AttributeCase, settings: AuditSettings, *, leads: bool
-) -> CounterfactualTest | DomainError:
+def prepare_test(case: AttributeCase, settings: AuditSettings, *, leads: bool) -> CounterfactualTest | DomainError:
     """Return the counterfactual test of a data set; where such twins are impossible, why.
 
     It is an error if the settings require them.
     """
-    rows, most = case.data.in_compared_groups.rows, LEARNED if leads else SECONDARY
-    if len(rows) > most:
-        rows = rows[draw_order(len(rows), case.seed)[:most].to(rows.device)]
+    rows, limit = case.data.in_compared_groups.rows, MAX_LEARNED_RECORDS if leads else MAX_SECONDARY_RECORDS
+    if len(rows) > limit:
+        rows = rows[draw_order(len(rows), case.seed)[:limit].to(rows.device)]
     try:
         return case.counterfactual_test(rows, settings.choose_counterfactual_settings(case.samples, leads=leads))
     except DomainError as error:
@@ -78,7 +81,7 @@ def begin_counterfactuals(
         return error
 
 
-def searched_case(
+def choose_search_case(
     case: AttributeCase,
     audit: AttributeAudit,
     test: CounterfactualTest | DomainError,
@@ -91,8 +94,8 @@ def searched_case(
     Where such twins are impossible a note says so.
     """
     if isinstance(test, DomainError):
-        seen = f"No record was compared with counterfactual twins. {test}."
-        audit.note(Note(NO_COUNTERFACTUALS, seen, "The figures speak of flips only."))
+        observation = f"No record was compared with counterfactual twins. {test}."
+        audit.note(Note(NO_COUNTERFACTUALS, observation, "The figures speak of flips only."))
         return case
     if not leads:
         return case
@@ -112,29 +115,32 @@ def report_counterfactuals(
     audit.report = replace(
         audit.report,
         counterfactual=counterfactual_report(case.domain, test.rows, effect, case.confidence),
-        counterfactual_people=people_with_counterfactuals(case, effect),
+        counterfactual_people=select_people(case, effect),
     )
 
 
-def unread(case: AttributeCase, reads: tuple[str, ...] | None) -> list[Note]:
+def note_unused_attributes(case: AttributeCase, reads: tuple[str, ...] | None) -> list[Note]:
     """Return a note if the model does not read the sensitive attributes: by its inputs, or because no score changes."""
     by = listing([spell(name) for name in case.domain.sensitive])
     if reads is not None and not set(case.domain.sensitive) & set(reads):
-        name, why = NOT_USED, f"The model does not use {by}, so no decision depends on it directly."
-    elif _moves(case.model, case.domain, case.data.rows):
+        name, observation = NOT_USED, f"The model does not use {by}, so no decision depends on it directly."
+    elif _scores_change(case.model, case.domain, case.data.rows):
         return []
     else:
-        name, why = NO_SCORE_CHANGES, f"No score of the {len(case.data):,} records in the data set changes with {by}."
+        name, observation = (
+            NO_SCORE_CHANGES,
+            f"No score of the {len(case.data):,} records in the data set changes with {by}.",
+        )
     remedy = "The flip test does not see proxies: look at the counterfactual test and at the groups."
-    return [Note(name, why, remedy)]
+    return [Note(name, observation, remedy)]
 
 
-def _moves(model: Model, domain: TableDomain, rows: Tensor) -> bool:
+def _scores_change(model: Model, domain: TableDomain, rows: Tensor) -> bool:
     """Return whether any score of these rows changes, however little, if only the sensitive attributes change."""
-    others = domain.combinations.others
-    for part in torch.split(rows, max(1, model.encoding.rows_per_pass // (len(others) + 1))):
-        own = model.scores(part)
-        for ahead in others:  # one after the other: rows in another place of a batch may be rounded otherwise
-            if not torch.equal(own, model.scores(domain.combinations.ahead(part, ahead[None])[:, 0])):
+    alternatives = domain.combinations.others
+    for part in torch.split(rows, max(1, model.encoding.rows_per_pass // (len(alternatives) + 1))):
+        scores = model.scores(part)
+        for values in alternatives:  # one after the other: rows in another place of a batch may be rounded otherwise
+            if not torch.equal(scores, model.scores(domain.combinations.ahead(part, values[None])[:, 0])):
                 return True
     return False

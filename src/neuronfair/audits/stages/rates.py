@@ -46,7 +46,7 @@ from neuronfair.progress import Progress, count_progress
 
 
 def fit_plausible_population(
-    data: Dataset, own: Tensor | None, seed: int, progress: Callable[[int, int], None] | None = None
+    data: Dataset, own_records: Tensor | None, seed: int, progress: Callable[[int, int], None] | None = None
 ) -> PopulationModel:
     """Return the population model; refused where too few records of the data set are plausible in it.
 
@@ -55,49 +55,70 @@ def fit_plausible_population(
     """
     data = data.in_compared_groups
     model: PopulationModel
-    if own is None:
+    if own_records is None:
         model = fit_population(data.domain, data.rows, seed=seed, progress=progress)
     else:
-        model = UserPopulation.of(data.domain, own.to(data.rows.device), seed=seed)
+        model = UserPopulation.of(data.domain, own_records.to(data.rows.device), seed=seed)
     keep_plausible(data.domain, model, MIN_PLAUSIBILITY, data.domain.clip(data.rows))
     return model
 
 
-def population_if_plausible(data: Dataset, seed: int) -> PopulationModel | None:
+def fit_population_if_plausible(data: Dataset, seed: int) -> PopulationModel | None:
     """Return the population model of a data set; None where it has too few plausible records."""
-    return audited_population(data, None, seed, 0.0)[0]
+    return fit_audit_population(data, None, seed, 0.0)[0]
 
 
-def audited_population(
-    data: Dataset, own: Tensor | None, seed: int, least: float, progress: Callable[[int, int], None] | None = None
+def fit_audit_population(
+    data: Dataset,
+    own_records: Tensor | None,
+    seed: int,
+    min_plausibility: float,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[PopulationModel | None, str]:
     """Return the population model of an audit; None where no model can be fitted, and why.
 
     `least` is the plausibility that the searches keep to.
     """
     try:
-        return fit_plausible_population(data, own, seed, progress), ""
+        return fit_plausible_population(data, own_records, seed, progress), ""
     except NeuronFairError as error:
-        if least:
+        if min_plausibility:
             raise
         return None, str(error)
 
 
-def population_report(
-    model: PopulationModel | None, why: str, rows: int, least: float, quality: Callable[[], PopulationQuality | None]
+def report_population(
+    model: PopulationModel | None,
+    reason: str,
+    rows: int,
+    min_plausibility: float,
+    measure_quality: Callable[[], PopulationQuality | None],
 ) -> PopulationReport:
     """Return the report on a population model; `quality` is asked for that of a model of the data set."""
     if model is None:
-        return PopulationReport("none", rows, f"There are no realistic synthetic records. {why}")
-    kept = f" The searches kept to records at or above the {percent(least)} likelihood percentile." if least else ""
+        return PopulationReport("none", rows, f"There are no realistic synthetic records. {reason}")
+    limit_text = (
+        f" The searches kept to records at or above the {percent(min_plausibility)} likelihood percentile."
+        if min_plausibility
+        else ""
+    )
     if isinstance(model, UserPopulation):
-        text = f"Realistic synthetic records are those of the population that was given.{kept}"
-        return PopulationReport("own", rows, text, least=least)
-    text, known = "Realistic synthetic records are drawn from a model of the data set", quality()
-    if known is None:
-        return PopulationReport("table", rows, f"{text}.{kept}", least=least)
-    quality_text = f"; a classifier tells them from real ones with an AUC of {known.auc:.2f} (0.5: not at all)"
-    return PopulationReport("table", rows, f"{text}{quality_text}.{kept}", known.auc, known.log_likelihood, least)
+        text = f"Realistic synthetic records are those of the population that was given.{limit_text}"
+        return PopulationReport("own", rows, text, least=min_plausibility)
+    text, measured_quality = "Realistic synthetic records are drawn from a model of the data set", measure_quality()
+    if measured_quality is None:
+        return PopulationReport("table", rows, f"{text}.{limit_text}", least=min_plausibility)
+    quality_text = (
+        f"; a classifier tells them from real ones with an AUC of {measured_quality.auc:.2f} (0.5: not at all)"
+    )
+    return PopulationReport(
+        "table",
+        rows,
+        f"{text}{quality_text}.{limit_text}",
+        measured_quality.auc,
+        measured_quality.log_likelihood,
+        min_plausibility,
+    )
 
 
 MAX_ROUNDED_RECORDS = 10_000  # records that are evaluated on the grid
@@ -112,86 +133,93 @@ def measure_rates(case: AttributeCase, audit: AttributeAudit, progress: Progress
         (case.population, "Evaluating realistic synthetic records"),
         ("domain", "Evaluating records drawn from the input space"),
     )
-    for population, what in populations:
+    for population, title in populations:
         if population is None:
             continue
-        rate = case.rate(population, progress=count_progress(progress, what))
+        rate = case.rate(population, progress=count_progress(progress, title))
         if rate.population != "table":
             audit.rate = audit.rate or rate
         losers = () if rate.population == "combinations" else direction(case.domain, rate.population, rate.direction)
         audit.add_rate(phrases.rate_of(rate), losers)
-    audit.note(*_small_groups(case))
+    audit.note(*_note_small_groups(case))
     rates = audit.report.rates
     if rates.table is not None and rates.plausible is not None and not isinstance(case.population, UserPopulation):
         audit.report = replace(
             audit.report, rates=replace(rates, plausible=widen_interval(rates.plausible, rates.table))
         )
-    audit.note(*_broken_rules(case), *_rounding(case))
-    groups, disparity = group_metrics(case.records.model, case.records.data, case.decision, case.confidence)
+    audit.note(*_note_broken_rules(case), *_note_rounding(case))
+    groups, disparity = compare_groups(case.records.model, case.records.data, case.decision, case.confidence)
     audit.report = replace(audit.report, groups=groups, disparity=disparity)
 
 
-def _broken_rules(case: AttributeCase) -> tuple[Note, ...]:
+def _note_broken_rules(case: AttributeCase) -> tuple[Note, ...]:
     """Return a note if records break a rule between attributes; a group that is left out breaks none."""
     names = case.domain.sensitive
     between = [rule for rule in case.domain.rules if not ({*rule.when} <= {*names} and not rule.then)]
-    whole = replace(case.domain, rules=tuple(between))
-    broken = sum(int((~whole.valid(part)).sum()) for part in torch.split(case.data.rows, ROWS_PER_PASS))
-    if not broken:
+    domain = replace(case.domain, rules=tuple(between))
+    count = sum(int((~domain.valid(part)).sum()) for part in torch.split(case.data.rows, ROWS_PER_PASS))
+    if not count:
         return ()
-    seen = f"{broken:,} of {len(case.data):,} records break a rule; the flip rate of the data set includes them."
-    return (Note("rows-break-rules", seen, "Correct the rules in the domain file, or the records."),)
+    observation = f"{count:,} of {len(case.data):,} records break a rule; the flip rate of the data set includes them."
+    return (Note("rows-break-rules", observation, "Correct the rules in the domain file, or the records."),)
 
 
-def _small_groups(case: AttributeCase) -> tuple[Note, ...]:
+def _note_small_groups(case: AttributeCase) -> tuple[Note, ...]:
     """Return which demographic groups are left out of the twins, and which small ones are not."""
-    domain, out, kept = case.domain, list[str](), list[str]()
+    domain, left_out, small = case.domain, list[str](), list[str]()
     for column in domain.sensitive_columns:
         attribute = domain.attributes[column]
         if not attribute.values:
             continue
         counts = torch.bincount(case.data.rows[:, column].clamp(0, attribute.size - 1), minlength=attribute.size)
-        without = find_excluded_labels(domain.rules, attribute.name)
+        excluded = find_excluded_labels(domain.rules, attribute.name)
         for label, count in zip(attribute.values, counts.tolist(), strict=True):
-            shown = f"{attribute.name} {label} ({plural(count, 'record')})"
-            if label in without:
-                out.append(shown)
+            group = f"{attribute.name} {label} ({plural(count, 'record')})"
+            if label in excluded:
+                left_out.append(group)
             elif count < SMALL_GROUP_RECORDS and count < SMALL_GROUP_SHARE * len(case.data):
-                kept.append(shown)
+                small.append(group)
     notes = []
-    if out:
+    if left_out:
         remedy = "Delete its rule from the domain file to include a group."
-        seen = f"Nobody is compared with {listing(out)}: too few records, or their group is not known."
-        notes.append(Note("groups-left-out", seen, remedy))
-    if kept:
+        observation = f"Nobody is compared with {listing(left_out)}: too few records, or their group is not known."
+        notes.append(Note("groups-left-out", observation, remedy))
+    if small:
         remedy = "Forbid the value by a rule in the domain file to leave a group out."
-        seen = f"People are compared with small groups, too: {listing(kept)}. A flip against one of them counts fully."
-        notes.append(Note("small-groups", seen, remedy))
+        observation = (
+            f"People are compared with small groups, too: {listing(small)}. A flip against one of them counts fully."
+        )
+        notes.append(Note("small-groups", observation, remedy))
     return tuple(notes)
 
 
-def _rounding(case: AttributeCase) -> tuple[Note, ...]:
+def _note_rounding(case: AttributeCase) -> tuple[Note, ...]:
     """Return what the values of the domain change about the records of the data set."""
     records, remedy = case.records, "Use smaller steps or more labels in the domain file."
     if records.form == "codes":
-        seen = f"The metrics of the data set are measured on the grid of the domain: {records.reason}."
-        return (Note("measured-on-grid", seen, remedy),) if records.reason else ()
+        observation = f"The metrics of the data set are measured on the grid of the domain: {records.reason}."
+        return (Note("measured-on-grid", observation, remedy),) if records.reason else ()
     notes = []
     if records.reason:
         notes.append(Note("empty-cells", f"In the data set, {records.reason}.", "Fill them as your own program does."))
     order = draw_order(len(case.data), case.seed)[:MAX_ROUNDED_RECORDS]
     chosen = order.to(case.data.rows.device)
     grid = score_in_batches(case.model, case.data.rows[chosen]).double()
-    other = int(case.decision.differ(grid, records.model.scores(records.data.rows[chosen])).sum())
-    if not other:
+    count = int(case.decision.differ(grid, records.model.scores(records.data.rows[chosen])).sum())
+    if not count:
         return tuple(notes)
-    seen = (
-        f"{other:,} of {len(order):,} records {'gets' if other == 1 else 'get'} another decision after rounding to "
+    observation = (
+        f"{count:,} of {len(order):,} records {'gets' if count == 1 else 'get'} another decision after rounding to "
         "the grid of the domain. The metrics of the data set use the original cells; generated records are on the grid."
     )
-    if other > NOTABLE_ROUNDING * len(order):
-        seen += " So many differ that findings and the metrics of generated records may not hold between its steps."
-    return (*notes, Note("rounded-records" if other > NOTABLE_ROUNDING * len(order) else "rounded-few", seen, remedy))
+    if count > NOTABLE_ROUNDING * len(order):
+        observation += (
+            " So many differ that findings and the metrics of generated records may not hold between its steps."
+        )
+    return (
+        *notes,
+        Note("rounded-records" if count > NOTABLE_ROUNDING * len(order) else "rounded-few", observation, remedy),
+    )
 
 
 def _measure_pairs(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
@@ -200,8 +228,10 @@ def _measure_pairs(case: AttributeCase, audit: AttributeAudit, progress: Progres
         return
     pairs = case.pair_rate(count_progress(progress, "Comparing people with their plausible twins"))
     if pairs is None:
-        seen = "Nobody in the data set has a plausible twin, so no flip rate over plausible pairs is known."
-        audit.note(Note(NO_PLAUSIBLE_TWIN, seen, "Check the rules of the domain file, or choose another attribute."))
+        observation = "Nobody in the data set has a plausible twin, so no flip rate over plausible pairs is known."
+        audit.note(
+            Note(NO_PLAUSIBLE_TWIN, observation, "Check the rules of the domain file, or choose another attribute.")
+        )
         return
     audit.add_rate(phrases.pair_rate_of(pairs), direction(case.domain, "pairs", pairs.rate.direction))
 
@@ -210,7 +240,7 @@ _Comparer = Callable[[Sequence[Rate]], RateComparison | None]
 NO_LABELS = "the table has no labels, or not those of the classes that the model tells apart. Name the target column"
 
 
-def favourable_missing(figure: str, target: Target | None, favourable: str | None) -> str:
+def explain_missing_favourable(figure: str, target: Target | None, favourable: str | None) -> str:
     """Return why a metric of groups cannot be computed without the favourable outcome; empty where it can.
 
     Disparate impact needs it; with more than two classes the differences do, too. With two they are the same for both.
@@ -230,11 +260,11 @@ def favourable_missing(figure: str, target: Target | None, favourable: str | Non
 
 
 @dataclass(frozen=True)
-class _Selected:
+class _GroupRates:
     """One rate of every group: how many rows it is made of, and how many of them are selected."""
 
     rate: str
-    what: str  # its rows are
+    row_kind: str  # its rows are
     groups: Sequence[str]
     counts: Sequence[tuple[int, int]]
 
@@ -248,10 +278,12 @@ class _Selected:
 
     @property
     def left_out(self) -> list[str]:
-        return [f"{self.groups[i]} ({n:,} {self.what})" for i, (n, _) in enumerate(self.counts) if n < MIN_GROUP_ROWS]
+        return [
+            f"{self.groups[i]} ({n:,} {self.row_kind})" for i, (n, _) in enumerate(self.counts) if n < MIN_GROUP_ROWS
+        ]
 
 
-def group_metrics(
+def compare_groups(
     model: Model, data: Dataset, decision: Decision, confidence: float = 0.95
 ) -> tuple[tuple[GroupReport, ...], Disparity | None]:
     """Return the metrics of each demographic group and the gaps between groups; nothing for a tolerance.
@@ -264,67 +296,78 @@ def group_metrics(
     domain, classes = data.domain, decision.classes(model.outputs)
     names = domain.target.classes if domain.target is not None else ()
     is_named = len(names) == classes
-    chosen = names.index(domain.favourable) if is_named and domain.favourable is not None else classes - 1
-    nameless = f"at least {exact_number(decision.value)}" if decision.kind == "threshold" else f"class {chosen}"
-    selected = names[chosen] if is_named else nameless
+    class_index = names.index(domain.favourable) if is_named and domain.favourable is not None else classes - 1
+    nameless = f"at least {exact_number(decision.value)}" if decision.kind == "threshold" else f"class {class_index}"
+    selected = names[class_index] if is_named else nameless
     has_labels = is_named and data.labelled
-    counted = measure_groups(model, domain, data.rows, data.labels if has_labels else None, decision=decision)
+    group_counts = measure_groups(model, domain, data.rows, data.labels if has_labels else None, decision=decision)
     columns = [domain.attributes[c] for c in domain.sensitive_columns]
-    values = [", ".join(a.group_name(code) for a, code in zip(columns, g.codes, strict=True)) for g in counted]
-    every = [(group.rows, round(group.selection[chosen] * group.rows)) for group in counted]
-    right, wrong = ([_labelled(group, chosen, own=own) for group in counted] for own in (True, False))
-    selection = _Selected("selection rate", "rows", values, every)
+    values = [", ".join(a.group_name(code) for a, code in zip(columns, g.codes, strict=True)) for g in group_counts]
+    counts = [(group.rows, round(group.selection[class_index] * group.rows)) for group in group_counts]
+    right, wrong = (
+        [_count_labelled(group, class_index, is_own=own_label) for group in group_counts] for own_label in (True, False)
+    )
+    selection = _GroupRates("selection rate", "rows", values, counts)
     errors = (
-        _Selected("true positive rate", f"rows labelled {selected}", values, right),
-        _Selected("false positive rate", f"rows not labelled {selected}", values, wrong),
+        _GroupRates("true positive rate", f"rows labelled {selected}", values, right),
+        _GroupRates("false positive rate", f"rows not labelled {selected}", values, wrong),
     )
     figures = {
-        "disparate_impact": _gap([selection], compare_by_ratio, confidence),
-        "selection_rate.difference": _gap([selection], compare_by_difference, confidence),
-        "error_rate.difference": _gap(errors, compare_by_difference, confidence) if has_labels else NO_LABELS,
+        "disparate_impact": _find_largest_gap([selection], compare_by_ratio, confidence),
+        "selection_rate.difference": _find_largest_gap([selection], compare_by_difference, confidence),
+        "error_rate.difference": _find_largest_gap(errors, compare_by_difference, confidence)
+        if has_labels
+        else NO_LABELS,
     }
     favourable = domain.favourable if is_named else None
     for name in figures:
-        if why := favourable_missing(name, domain.target if is_named else None, favourable):
-            figures[name] = why
-    known = {name.replace(".", "_"): gap for name, gap in figures.items() if isinstance(gap, Gap)}
-    unknown = {name: why for name, why in figures.items() if isinstance(why, str)}
-    shares = zip(values, counted, *(rates.shares for rates in errors), strict=True)
+        if reason := explain_missing_favourable(name, domain.target if is_named else None, favourable):
+            figures[name] = reason
+    gaps = {name.replace(".", "_"): gap for name, gap in figures.items() if isinstance(gap, Gap)}
+    unknown = {name: reason for name, reason in figures.items() if isinstance(reason, str)}
+    shares = zip(values, group_counts, *(rates.shares for rates in errors), strict=True)
     return (
-        tuple(GroupReport(value, one.rows, one.selection[chosen], one.accuracy, *rest) for value, one, *rest in shares),
-        Disparity(selected, confidence, **known, unknown=unknown, favourable=favourable is not None),
+        tuple(
+            GroupReport(value, group.rows, group.selection[class_index], group.accuracy, *error_rates)
+            for value, group, *error_rates in shares
+        ),
+        Disparity(selected, confidence, **gaps, unknown=unknown, favourable=favourable is not None),
     )
 
 
-def _labelled(group: Counted, chosen: int, *, own: bool) -> tuple[int, int]:
+def _count_labelled(group: Counted, class_index: int, *, is_own: bool) -> tuple[int, int]:
     """Return how many rows have the label of the chosen class, or another, and how many of them are selected."""
-    lines = [line for label, line in enumerate(group.confusion) if (label == chosen) == own]
-    return sum(map(sum, lines)), sum(line[chosen] for line in lines)
+    lines = [line for label, line in enumerate(group.confusion) if (label == class_index) == is_own]
+    return sum(map(sum, lines)), sum(line[class_index] for line in lines)
 
 
-def _gap(rates: Sequence[_Selected], compare: _Comparer, confidence: float) -> Gap | str:
+def _find_largest_gap(rates: Sequence[_GroupRates], compare: _Comparer, confidence: float) -> Gap | str:
     """Return how far the groups lie apart in the rate in which they do most; or why that cannot be said.
 
     The intervals of all rates hold together.
     """
-    looks = sum(len(one.large) for one in rates)
+    comparison_count = sum(len(rate.large) for rate in rates)
     spreads = []
-    for one in rates:
-        if len(one.large) < 2:
-            needed = f"fewer than two groups have the {MIN_GROUP_ROWS} {one.what} that a rate needs"
-            return f"{needed}: put ages and other numbers into `bands` in the domain file"
-        spread = compare([Rate(one.counts[i][1], one.counts[i][0], "table", confidence, looks) for i in one.large])
+    for rate in rates:
+        if len(rate.large) < 2:
+            reason = f"fewer than two groups have the {MIN_GROUP_ROWS} {rate.row_kind} that a rate needs"
+            return f"{reason}: put ages and other numbers into `bands` in the domain file"
+        spread = compare(
+            [Rate(rate.counts[i][1], rate.counts[i][0], "table", confidence, comparison_count) for i in rate.large]
+        )
         if spread is None:
             return "nobody is selected in any group"
         spreads.append(spread)
     worst = max(range(len(rates)), key=lambda i: spreads[i].value)
-    least, most = (rates[worst].groups[rates[worst].large[i]] for i in (spreads[worst].lowest, spreads[worst].highest))
+    lowest_group, highest_group = (
+        rates[worst].groups[rates[worst].large[i]] for i in (spreads[worst].lowest, spreads[worst].highest)
+    )
     return Gap(
         rate=rates[worst].rate,
         value=spreads[worst].value,
         low=max(spread.low for spread in spreads),
         high=max(spread.high for spread in spreads),
-        least=least,
-        most=most,
-        left_out=tuple(name for one in rates for name in one.left_out),
+        least=lowest_group,
+        most=highest_group,
+        left_out=tuple(name for rate in rates for name in rate.left_out),
     )

@@ -24,7 +24,7 @@ from neuronfair.audits.report.attribute import (
     SearchReport,
     SeverityReport,
 )
-from neuronfair.audits.stages.case import NEAR, AttributeAudit, AttributeCase
+from neuronfair.audits.stages.case import MAX_NEAR_RECORDS, AttributeAudit, AttributeCase
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import direction
 from neuronfair.domain.draws import draw_order
@@ -147,12 +147,12 @@ class Candidates(NamedTuple):
     rows: Tensor  # (f, d), packed
     indices: Tensor  # of the different records among them
     gaps: Tensor  # of those
-    plausible: Tensor  # whether they and their twins are plausible
+    is_plausible: Tensor  # whether they and their twins are plausible
 
     def only(self, plausible: bool) -> Candidates:
         """Return those that are, or are not, plausible."""
-        matches = self.plausible == plausible
-        return Candidates(self.rows, self.indices[matches], self.gaps[matches], self.plausible[matches])
+        matches = self.is_plausible == plausible
+        return Candidates(self.rows, self.indices[matches], self.gaps[matches], self.is_plausible[matches])
 
 
 class Selection(NamedTuple):
@@ -184,7 +184,7 @@ def select_worst(case: AttributeCase, candidates: Candidates) -> tuple[Selection
         parts += [_select_records(case, limit), *others]
     worst = Selection(*map(torch.cat, zip(*parts, strict=True)))
     order = _order_by_gap(case, worst.rows)
-    rank = torch.where(case.plausible(worst.rows) & flips_plausibly(case, worst.rows), (~worst.is_record).long(), 2)
+    rank = torch.where(case.is_plausible(worst.rows) & flips_plausibly(case, worst.rows), (~worst.is_record).long(), 2)
     worst = worst.take(order[rank[order].argsort(stable=True)])
     worst = worst.take(_first_indices(domain.key(worst.rows))[:MAX_WORST_FINDINGS])
     changed = (worst.rows != worst.goals) & domain.changeable
@@ -248,7 +248,7 @@ def _shrink_widest(case: AttributeCase, domain: TableDomain, candidates: Candida
 
 def _select_records(case: AttributeCase, limit: int) -> Selection:
     """Return different plausible records whose decision differs from a plausible twin's: the widest gaps."""
-    rows = case.data.rows[: min(NEAR, case.samples)]
+    rows = case.data.rows[: min(MAX_NEAR_RECORDS, case.samples)]
     indices = (case.plausible_records[0].valid(rows)).nonzero()[:, 0]
     indices = indices[flips_plausibly(case, rows[indices])]
     indices = indices[_order_by_gap(case, rows[indices])]
@@ -310,7 +310,7 @@ def describe_findings(case: AttributeCase, audit: AttributeAudit, progress: Prog
     unique = findings[indices]
     scores, twin_scores = unique.scores.double(), unique.twin_scores.double()
     gaps = case.decision.gap(scores, twin_scores)
-    plausible = case.plausible(rows[indices]) & _has_plausible_twin(
+    plausible = case.is_plausible(rows[indices]) & _has_plausible_twin(
         case, rows[indices].long(), unique.twins(domain).long()
     )
     generator = torch.Generator().manual_seed(case.seed)
@@ -426,7 +426,7 @@ def find_subgroups(case: AttributeCase, audit: AttributeAudit, progress: Progres
         return
     progress("Looking for groups", 0, None)
     rows = torch.cat(parts)
-    rows = rows[case.plausible(rows)]
+    rows = rows[case.is_plausible(rows)]
     if len(rows) == 0 and rate.flips == 0:
         return
     if case.pair_domain is not case.domain:  # the rate of the same people, compared with plausible twins only
