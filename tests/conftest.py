@@ -76,7 +76,7 @@ def fitted_once() -> Iterator[None]:
         fit = remembered(model.fit_population)
         for module in (model, campaign, comparison, usual):
             patch.setattr(module, "fit_population", fit)
-        patch.setattr(audits, "population_quality", remembered(model.measure_quality))
+        patch.setattr(audits, "measure_quality", remembered(model.measure_quality))
         yield
 
 

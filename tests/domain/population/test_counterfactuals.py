@@ -122,7 +122,7 @@ def test_draws_belong_to_the_person(monkeypatch):
     assert torch.equal(among, twins[:, order])
     alone, _ = drawn(how, with_counterfactuals(domain, how), rows[7:9])
     assert torch.equal(alone, twins[:, 7:9])
-    monkeypatch.setattr(carrying, "AT_ONCE", 77)
+    monkeypatch.setattr(carrying, "BATCH_TWINS", 77)
     small, small_valid = drawn(how, domain, rows)
     assert torch.equal(small, twins)
     assert torch.equal(small_valid, valid)

@@ -48,7 +48,7 @@ def test_moves_go_as_far_as_they_stay_inside():
 def test_which_attributes_can_change_alone(monkeypatch):
     start, goals = rows([2, 2, 2, 1], [4, 0, 0, 0]), rows([4, 9, 10, 0], [5, -1, 0, 1])
     for at_once in (1, module.BATCH_CELLS):
-        monkeypatch.setattr(module, "AT_ONCE", at_once)
+        monkeypatch.setattr(module, "BATCH_CELLS", at_once)
         assert INSIDE.can_change(start, goals).tolist() == [[True, True, False, True], [False, False, True, True]]
 
 
@@ -91,7 +91,7 @@ def test_many_rows_are_asked_about_in_parts(monkeypatch):
             asked.append(len(rows))
             return super().plausibility(rows)
 
-    monkeypatch.setattr(module, "AT_ONCE", 4 * 4)  # cells, and four attributes
+    monkeypatch.setattr(module, "BATCH_CELLS", 4 * 4)  # cells, and four attributes
     inside = keep_plausible(WHOLE, Counted(WHOLE), 0.5, TABLE)
     assert asked == [4, 4, 2]
     assert torch.equal(inside.valid(TABLE), INSIDE.valid(TABLE))

@@ -132,7 +132,7 @@ def test_a_packed_table_is_unpacked_up_to_the_limit_only(tmp_path, monkeypatch):
 @pytest.mark.parametrize("large", [0, 10**9])
 def test_the_cells_of_a_table_are_counted(tmp_path, monkeypatch, large):
     """32 bytes a cell before it is read; while it is read, different texts count for more than equal ones."""
-    monkeypatch.setattr(files, "LARGE", large)
+    monkeypatch.setattr(files, "MIN_QUICK", large)
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "1000000")
     with pytest.raises(TooLargeError):
         sheet(tmp_path, "a,b,c,d\n" + ",,,\n" * 8000)
@@ -144,7 +144,7 @@ def test_the_cells_of_a_table_are_counted(tmp_path, monkeypatch, large):
 
 def test_equal_cells_are_kept_once(tmp_path, monkeypatch):
     for large in (0, 10**9):  # for both readers
-        monkeypatch.setattr(files, "LARGE", large)
+        monkeypatch.setattr(files, "MIN_QUICK", large)
         read = sheet(tmp_path, "a,b\nlong,x\nlong , x\n")
         assert read.columns["a"].texts == ["long"]
         assert read.columns == {"a": ["long", "long"], "b": ["x", "x"]}
@@ -259,7 +259,7 @@ def test_a_name_that_comes_twice_is_refused_only_where_it_is_used(tmp_path):
 
 
 def test_the_quick_reader_leaves_large_cells_to_the_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LARGE", 0)
+    monkeypatch.setattr(files, "MIN_QUICK", 0)
     with pytest.raises(DataError, match="cannot be read as CSV"):
         sheet(tmp_path, "a,b\n1," + "x" * 200_000 + "\n")
 
@@ -278,7 +278,7 @@ def test_both_readers_of_csv_files_agree(parts):
 
     with pytest.MonkeyPatch.context() as patch:
         plainly = read()
-        patch.setattr(files, "LARGE", 0)
+        patch.setattr(files, "MIN_QUICK", 0)
         assert read() == plainly
 
 
