@@ -32,7 +32,7 @@ from neuronfair.audits.report import Report
 from neuronfair.cli.audit import AuditJob
 from neuronfair.errors import DataError, NeuronFairError
 from neuronfair.parameters import find_parameters, validate_entry
-from neuronfair.render.export import LAST
+from neuronfair.render.export import LAST_HEADINGS
 from neuronfair.scale.pool import Serial
 from neuronfair.searches.config import SearchConfig
 from tests import reports
@@ -93,7 +93,7 @@ def test_everybody_found_is_a_line(found):
     (entry,) = found.report.attributes
     assert frame["method"].value_counts().to_dict() == {s.method: s.findings for s in entry.searches if s.findings}
     assert list(frame.columns[:3]) == ["sensitive", "method", "number"]
-    assert list(frame.columns[-len(LAST) :]) == list(LAST)
+    assert list(frame.columns[-len(LAST_HEADINGS) :]) == list(LAST_HEADINGS)
     line = frame.iloc[0]
     twin = {"f": "m", "m": "f"}[line["sex"]]
     assert (line["sensitive"], line["twin_sex"]) == ("sex", twin)

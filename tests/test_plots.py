@@ -11,7 +11,7 @@ from neuronfair.formatting import percent
 from neuronfair.measure.rate import Ablation, AblationOutcome
 from neuronfair.model.profile import BiasProfile, LayerBias
 from neuronfair.plots import PICTURE_SUFFIXES, saved_figure
-from neuronfair.render.terminal import interpretation_json, layer_table, make_console, verdict
+from neuronfair.render.terminal import describe_profile, list_interpretation, make_console, make_layer_table
 
 PROFILE = BiasProfile(
     (LayerBias("first", torch.tensor([0.0, 0.1, 2.0])), LayerBias("dead", torch.zeros(2, dtype=torch.float64))), pairs=7
@@ -74,14 +74,14 @@ def test_a_link_that_was_named_stays_a_link(tmp_path):
 
 
 def test_the_table_marks_the_worst_layer_and_the_dead_one():
-    text = shown(layer_table(PROFILE, DOMAIN))
+    text = shown(make_layer_table(PROFILE, DOMAIN))
     assert "sex and race" in text
     assert "first  ◀ most biased" in text
     assert "none reacts" in text
 
 
 def test_the_verdict_in_words():
-    text = verdict(PROFILE, ABLATION, DOMAIN)
+    text = describe_profile(PROFILE, ABLATION, DOMAIN)
     assert "Most biased layer: first. 1 of its 3 neurons reacts strongly to sex and race" in text
     assert f"Flip rate in the data set: {percent(0.25)} at an accuracy of " in text
     assert f"switched off: {percent(0.0001)} at an accuracy of {percent(0.75)}" in text
@@ -95,20 +95,20 @@ def test_without_labels_no_accuracy():
         after=AblationOutcome(0.0, None),
         random=(AblationOutcome(0.25, None),) * 2,
     )
-    assert "accuracy" not in verdict(PROFILE, bare, DOMAIN)
-    result = interpretation_json(PROFILE, bare)
+    assert "accuracy" not in describe_profile(PROFILE, bare, DOMAIN)
+    result = list_interpretation(PROFILE, bare)
     assert result["ablation"]["random"] == {"draws": 2, "rate": 0.25, "accuracy": None}
 
 
 def test_a_network_that_does_not_react():
     dead = BiasProfile(PROFILE.layers[1:], pairs=7)
-    assert verdict(dead, ABLATION, DOMAIN).startswith(
+    assert describe_profile(dead, ABLATION, DOMAIN).startswith(
         "No neuron reacted to sex and race in 7 pairs of a record and a twin."
     )
 
 
 def test_json_has_what_is_promised():
-    result = interpretation_json(PROFILE, None)
+    result = list_interpretation(PROFILE, None)
     assert result["worst"] == "first"
     assert result["layers"][0]["biased"] == [2]
     assert result["layers"][1]["reacts"] is False

@@ -152,7 +152,7 @@ def __getattr__(name: str) -> Any:
         name = new
     if name == "audit_page":
         warnings.warn("neuronfair.audit_page(result) is now result.to_html()", DeprecationWarning, stacklevel=2)
-        return lambda audit: import_module("neuronfair.render.page").audit_page(getattr(audit, "report", audit))
+        return lambda audit: import_module("neuronfair.render.page").render_audit(getattr(audit, "report", audit))
     if name not in _HOME:
         raise AttributeError(f"module 'neuronfair' has no attribute '{name}'")
     return getattr(import_module(f"neuronfair.{_HOME[name]}"), name)

@@ -41,9 +41,9 @@ from neuronfair.proof.records import Order, ProofRecords
 from neuronfair.proof.report import ProofReport
 from neuronfair.proof.session import certify as certify_problem
 from neuronfair.proof.session import problem_where
-from neuronfair.render.export import findings_frame, groups_frame, rates_frame, save_as
-from neuronfair.render.page import audit_page, verdict_card
-from neuronfair.render.tables import markdown
+from neuronfair.render.export import make_findings_frame, make_groups_frame, make_rates_frame, save_as
+from neuronfair.render.page import render_audit, render_verdict
+from neuronfair.render.tables import write_markdown
 from neuronfair.render.terminal import stage_progress
 from neuronfair.scale.pool import Pool
 from neuronfair.searches import campaign
@@ -53,7 +53,7 @@ from neuronfair.searches.forked import default_workers
 from neuronfair.text.audit import TextAudit, TextSettings, audit_texts
 from neuronfair.text.domain import read_texts
 
-_FORMATS: dict[str, Callable[[Report], str]] = {".html": audit_page, ".json": Report.to_json, ".md": markdown}
+_FORMATS: dict[str, Callable[[Report], str]] = {".html": render_audit, ".json": Report.to_json, ".md": write_markdown}
 MAX_REPR_LINES = 10  # of an audit
 _SOURCE_OPTIONS = {field.name for field in fields(ModelSource)} - {"model"}
 
@@ -83,20 +83,20 @@ class Audit:
     @property
     def findings(self) -> Any:
         """All discriminatory instances as a pandas DataFrame, one row each."""
-        return findings_frame(self.outcomes)
+        return make_findings_frame(self.outcomes)
 
     @property
     def groups(self) -> Any:
         """The metrics of demographic groups and of subgroups as a pandas DataFrame."""
-        return groups_frame(self.report)
+        return make_groups_frame(self.report)
 
     def to_html(self) -> str:
         """Return the report as one self-contained HTML document."""
-        return audit_page(self.report)
+        return render_audit(self.report)
 
     def to_frame(self) -> Any:
         """Return the flip rates with their confidence intervals as a pandas DataFrame."""
-        return rates_frame(self.report)
+        return make_rates_frame(self.report)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw the flip rates with their confidence intervals; returns the matplotlib axes."""
@@ -134,7 +134,7 @@ class Audit:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return verdict_card(self.report, self.folder)
+        return render_verdict(self.report, self.folder)
 
 
 @overload

@@ -24,7 +24,7 @@ from neuronfair.domain.table import Target
 from neuronfair.errors import DataError, NeuronFairError, RunError
 from neuronfair.model.decision import Decision
 from neuronfair.render import export
-from neuronfair.render.export import findings_frame, junit
+from neuronfair.render.export import make_findings_frame, write_junit
 from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Checkpoint, PhaseResult
@@ -85,7 +85,7 @@ HEADS = [
 
 
 def test_csv_holds_all_pairs_side_by_side(audit, tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "AT_ONCE", 2)  # several parts make one file
+    monkeypatch.setattr(export, "PART_ROWS", 2)  # several parts make one file
     out = tmp_path / "findings.csv"
     assert export.export_findings(audit, out) == 6
     with out.open(encoding="utf-8", newline="") as file:
@@ -146,7 +146,7 @@ def test_nobody_found_is_a_table_without_rows(tmp_path):
 
 
 def test_more_than_a_sheet_holds_is_refused_before_any_work(audit, tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "SHEET", (6, 16_384))
+    monkeypatch.setattr(export, "EXCEL_LIMITS", (6, 16_384))
     with pytest.raises(DataError, match=r"6 findings in 18 columns do not fit .* holds 5 below .* Choose \.csv"):
         export.export_findings(audit, tmp_path / "f.xlsx")
     assert export.export_findings(audit, tmp_path / "f.csv") == 6
@@ -162,24 +162,24 @@ def test_without_the_package_for_excel(audit, tmp_path, monkeypatch):
 def test_folders_that_hold_no_findings(audit, tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(RunError, match="is not the folder of an audit or of a search"):
-            export.runs_in(folder)
+            export.open_runs(folder)
     (tmp_path / "empty").mkdir()
     write_manifest(tmp_path / "empty", {"audit": 2, "files": {}})
     with pytest.raises(RunError, match="no search of a table yet"):
-        export.runs_in(tmp_path / "empty")
+        export.open_runs(tmp_path / "empty")
     run(audit / "other" / "frontier", replace(DOMAIN, name="u"))
     with pytest.raises(RunError, match="different domains"):
-        export.runs_in(audit)
+        export.open_runs(audit)
 
 
 @pytest.mark.parametrize("text", ["=1", "+cmd", "-1+1", "@SUM(A1)", "\t=1", "\r=1", " =1", "＝1", "-", "-inf"])
 def test_formulas_are_neutralised(text):
-    assert export.neutral(text).startswith("'")
+    assert export.disarm(text).startswith("'")
 
 
 @pytest.mark.parametrize("text", ["-1", "+1.5", "-1,000.5", "1e-5", "-2E+3", "a-b", "<=50K", ""])
 def test_numbers_and_other_words_stay(text):
-    assert export.neutral(text) == text
+    assert export.disarm(text) == text
 
 
 pytest.importorskip("pandas", reason="the package pandas is not installed")
@@ -211,7 +211,7 @@ def test_counterfactuals_have_a_column_wherever_they_may_differ():
     found = search(by_a(domain), domain, rows, config)
     nobody = replace(found.first, findings=Findings.empty(domain, 2))
     flips = replace(found, domain=domain, first=nobody, local=nobody)
-    frame = findings_frame({("group", "uniform"): found, ("group", "flips"): flips})
+    frame = make_findings_frame({("group", "uniform"): found, ("group", "flips"): flips})
     assert [name for name in frame.columns if name.startswith("twin_")][:3] == ["twin_a", "twin_b", "twin_group"]
     twins = found.findings.twins(found.domain)
     assert frame["twin_a"].tolist() == twins[:, 0].tolist()
@@ -230,7 +230,7 @@ def test_counterfactuals_have_a_column_wherever_they_may_differ():
     ids=["argmax", "threshold", "no names", "tolerance"],
 )
 def test_decisions_and_scores(found, line):
-    frame = findings_frame({("s", "frontier"): found})
+    frame = make_findings_frame({("s", "frontier"): found})
     names = ["decision", "twin_decision", "score", "twin_score", "gap"]
     assert tuple(None if cell != cell else cell for cell in frame[names].iloc[0]) == line
     assert tuple(frame[["sensitive", "method", "number", "a0", "s", "twin_s"]].iloc[0]) == ("s", "frontier", 0, 0, 0, 1)
@@ -241,7 +241,7 @@ def test_a_column_of_the_table_keeps_its_name():
     domain = found.domain
     first = replace(domain.attributes[0], name="method")
     renamed = replace(found, domain=replace(domain, attributes=(first, *domain.attributes[1:])))
-    frame = findings_frame({("s", "frontier"): renamed})
+    frame = make_findings_frame({("s", "frontier"): renamed})
     assert (frame["method"][0], frame["method_"][0]) == (0, "frontier")
 
 
@@ -251,24 +251,24 @@ def test_no_column_of_the_table_is_overwritten():
     names = ("score", "score_")
     first = [replace(one, name=name) for one, name in zip(domain.attributes, names, strict=False)]
     renamed = replace(found, domain=replace(domain, attributes=(*first, *domain.attributes[2:])))
-    frame = findings_frame({("s", "frontier"): renamed})
+    frame = make_findings_frame({("s", "frontier"): renamed})
     assert tuple(frame[["score", "score_", "score__"]].iloc[0]) == (0, 0, 3.0)
 
 
 def test_probabilities_are_given_unless_the_scores_are_none():
     found = outcome(Decision("threshold", 0.0), [[0.0]], [[-math.log(3.0)]])
     names = ["outcome", "probability", "twin_probability"]
-    assert tuple(findings_frame({("s", "frontier"): found})[names].iloc[0]) == ("yes", 0.5, pytest.approx(0.25))
+    assert tuple(make_findings_frame({("s", "frontier"): found})[names].iloc[0]) == ("yes", 0.5, pytest.approx(0.25))
     margins = replace(found, config=replace(found.config, scale="numbers"))
-    assert findings_frame({("s", "frontier"): margins})[names].isna().all(axis=None)
+    assert make_findings_frame({("s", "frontier"): margins})[names].isna().all(axis=None)
 
 
 def test_nobody_was_looked_for():
-    assert findings_frame({}).empty
+    assert make_findings_frame({}).empty
 
 
 def read(audit) -> ElementTree.Element:
-    return ElementTree.fromstring(junit(audit))
+    return ElementTree.fromstring(write_junit(audit))
 
 
 def check(expression: str, name: str | None, *, fired: bool) -> GateCheck:
@@ -369,7 +369,7 @@ def test_any_name_gives_well_formed_xml(name):
 
 def test_control_characters_are_written_out():
     name = "a\x1b[31m\n\u202e\ud800"
-    text = junit(gated(check("rate > 0.01", name, fired=True), attributes=[attribute(name)]))
+    text = write_junit(gated(check("rate > 0.01", name, fired=True), attributes=[attribute(name)]))
     assert [sign for sign in text if not sign.isprintable() and sign != "\n"] == []
     shown = r"a\u001b[31m\u000a\u202e\ud800"
     (failure,) = ElementTree.fromstring(text).iter("failure")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from neuronfair.audits.report import AuditIndex, AuditLine, Gate, GateCheck, fill_line
-from neuronfair.render.page import index_page
-from neuronfair.render.terminal import index_table, make_console
+from neuronfair.render.page import render_index
+from neuronfair.render.terminal import compose_index, make_console
 from tests import reports
 from tests.render.chromium import BROWSER, Browser
 
@@ -57,7 +57,7 @@ def test_states():
 def test_the_terminal_tells_each_and_counts_them(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     broken = replace(EMPTY, name="b\x1b[31m", state="error", error="no\x07 model")
-    make_console().print(index_table(index(line("a"), broken)))
+    make_console().print(compose_index(index(line("a"), broken)))
     out = capsys.readouterr().out
     assert "2 audits: 1 without limits and 1 error." in out
     assert "no\\u0007 model" in out
@@ -74,7 +74,7 @@ def test_the_terminal_tells_each_and_counts_them(capsys, monkeypatch):
     ],
 )
 def test_the_head_of_the_page(lines, says):
-    assert f"</span> {says}</p>" in index_page(index(*lines))
+    assert f"</span> {says}</p>" in render_index(index(*lines))
 
 
 def test_names_cannot_break_the_page():
@@ -82,7 +82,7 @@ def test_names_cannot_break_the_page():
     made = replace(
         line("a"), name=evil, model=evil, data=evil, sensitive=evil, verdict=evil, error=evil, page=f"{evil}.html"
     )
-    page = index_page(index(made))
+    page = render_index(index(made))
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;.html" in page
 
@@ -91,7 +91,7 @@ def test_names_cannot_break_the_page():
 def test_lines_are_searched_and_sorted(tmp_path):
     lines = [line(f"audit{i}", found=100 * (i * 7 % 10), model=f"m{i % 2}.onnx") for i in range(10)]
     path = tmp_path / "index.html"
-    path.write_text(index_page(index(*lines, EMPTY)), encoding="utf-8")
+    path.write_text(render_index(index(*lines, EMPTY)), encoding="utf-8")
     browser = Browser(tmp_path / "profile")
     try:
         browser.open(path)

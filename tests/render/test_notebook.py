@@ -8,7 +8,7 @@ from neuronfair.audits.report import DataReport, Verdict
 from neuronfair.domain.schema.column_types import ExcludedColumn
 from neuronfair.formatting import percent
 from neuronfair.render import terminal
-from neuronfair.render.page import verdict_card
+from neuronfair.render.page import render_verdict
 from tests import reports
 
 
@@ -17,14 +17,14 @@ def test_a_notebook_without_widgets_has_no_bar_and_no_warning(monkeypatch):
     monkeypatch.setattr(terminal._Console, "__init__", lambda self, **o: made(self, force_jupyter=True, **o))
     monkeypatch.setattr(terminal, "find_spec", lambda name: None)
     with terminal.progress_bar("Auditing") as show:
-        show(1, 4, "<x>", what="Judging")
+        show(1, 4, "<x>", activity="Judging")
 
 
 def test_the_card_says_what_was_left_out():
     data = DataReport(
         "people", 50, 2, ("sex",), left_out=(ExcludedColumn("id", "a number"), ExcludedColumn("name", "names"))
     )
-    assert "50 records, 2 attributes, 2 columns left out" in verdict_card(reports.report(data=data))
+    assert "50 records, 2 attributes, 2 columns left out" in render_verdict(reports.report(data=data))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_the_card_says_what_was_left_out():
 )
 def test_the_colour_of_the_card_follows_the_thresholds(thresholds, level, colour, sign):
     told = Verdict(level, "A fact.", thresholds=thresholds, threshold_text="It is said.")
-    card = verdict_card(reports.report(verdict=told))
+    card = render_verdict(reports.report(verdict=told))
     assert colour in card
     assert sign in card
     assert ">A fact.</p>" in card
@@ -47,7 +47,7 @@ def test_the_colour_of_the_card_follows_the_thresholds(thresholds, level, colour
 
 def test_the_card_shows_the_metrics_of_each_attribute():
     one = reports.attribute(counterfactual=reports.counterfactual(), proved=reports.proved(900, 30))
-    card = verdict_card(reports.report(one, reports.fair("<b>")))
+    card = render_verdict(reports.report(one, reports.fair("<b>")))
     for words in ("<th>Flip rate</th>", "<th>Proxy excess</th>", "19.0 pp (18.1–19.9 pp)", f">{percent(0.9)}</td>"):
         assert words in card
     assert "<bdi>&lt;b&gt;</bdi>" in card

@@ -28,7 +28,7 @@ from neuronfair.audits.report.attribute import (
 from neuronfair.domain.schema.column_types import ExcludedColumn
 from neuronfair.formatting import POPULATIONS, TWINS_OF_POPULATION, interval_ends, percent
 from neuronfair.proof.report import FreshClaims, ShareInterval
-from neuronfair.render.page import audit_page, axis_end, cells, layer_maps
+from neuronfair.render.page import group_neurons, make_layer_maps, render_audit, round_axis_end
 from tests import reports
 
 EMPTY = {"meta", "link", "br", "input"}
@@ -72,11 +72,11 @@ class Page(HTMLParser):
 
 
 def read(report: Any) -> Page:
-    return Page(audit_page(report))
+    return Page(render_audit(report))
 
 
 def test_the_page_is_well_formed_and_asks_for_nothing():
-    page = audit_page(reports.adult(("sex",), ("race",), ("sex", "race")))
+    page = render_audit(reports.adult(("sex",), ("race",), ("sex", "race")))
     parsed = Page(page)
     ids = [attributes["id"] for _, attributes in parsed.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -127,7 +127,7 @@ def test_the_figures_are_those_of_the_report():
 
 
 def test_the_first_screen_has_four_metrics_of_the_model_and_none_of_the_search():
-    page = audit_page(reports.adult())
+    page = render_audit(reports.adult())
     first = page[page.index('<section id="metrics"') :].partition("</section>")[0]
     assert re.findall(r"<dt>([^<]*)</dt>", first) == [
         "Flip rate", "Disparate-impact ratio", "Proxy excess", "Certified share",
@@ -142,7 +142,7 @@ def test_the_first_screen_has_four_metrics_of_the_model_and_none_of_the_search()
 def test_no_heading_occurs_twice():
     made = reports.adult(("sex",), ("race",), ("sex", "race"), findings=5)
     made = reports.with_first(made, counterfactual=reports.counterfactual(), direction=(HURT,), groups=reports.GROUPS)
-    headings = re.findall(r"<h([1-4])[^>]*>(.*?)</h\1>", audit_page(made))
+    headings = re.findall(r"<h([1-4])[^>]*>(.*?)</h\1>", render_audit(made))
     assert len(headings) == len(set(headings))
 
 
@@ -185,14 +185,14 @@ def test_that_a_black_box_has_no_layers_is_said_once():
 
 def test_findings_can_be_sorted_by_their_likelihood():
     made = reports.adult(findings=12)
-    page = audit_page(made)
+    page = render_audit(made)
     shares = [float(x) for x in re.findall(r'<td class="usual" data-value="([^"]*)"', page)]
     assert shares == [finding.plausibility for finding in made.attributes[0].findings]
     assert '<th scope="col" data-sort="number">Likelihood</th>' in page
     text = Page(page).text
     assert made.attributes[0].worst[0].plausibility_text in text
     assert "Realistic synthetic records are drawn from a model." in text
-    plain = audit_page(reports.report(reports.attribute(findings=(reports.finding(),))))
+    plain = render_audit(reports.report(reports.attribute(findings=(reports.finding(),))))
     assert '<th scope="col" data-sort="number">Likelihood</th>' not in plain
 
 
@@ -200,7 +200,7 @@ def test_what_is_certified_is_a_bar_for_each_group_of_records():
     rows = replace(reports.certified_rows(600, 100, 800), without_twin=200)
     shares = [ShareInterval(share, share - 0.01, share + 0.01) for share in (0.55, 0.05, 0.4)]
     made = replace(reports.proved(950, 9, data_set=rows), fresh=FreshClaims(5000, *shares))
-    drawn = audit_page(reports.with_first(reports.adult(), proved=made))
+    drawn = render_audit(reports.with_first(reports.adult(), proved=made))
     table, fresh, space = re.findall(r'<svg class="proof".*?</svg>', drawn, re.DOTALL)
     assert 'aria-label="Data set: certified 75%, undecided 12.5%, certified to depend 12.5%"' in table
     assert '<rect class="fair alone" width="25.00%"' in table
@@ -222,7 +222,7 @@ def test_what_is_certified_is_a_bar_for_each_group_of_records():
 
 
 def test_without_a_data_set_the_input_space_has_the_only_bar():
-    drawn = audit_page(reports.adult())
+    drawn = render_audit(reports.adult())
     assert drawn.count('<svg class="proof"') == 1
     assert f"certified not to depend on sex for {percent(0.95)} of the declared input space" in Page(drawn).text
 
@@ -234,7 +234,7 @@ def test_a_part_that_rounds_to_all_is_not_shown_as_all():
 
 
 def test_why_nothing_is_proved_is_said_in_a_sentence():
-    drawn = audit_page(reports.report(reports.fair(proved=ProofSummary.nothing(10, "it shows nothing of itself"))))
+    drawn = render_audit(reports.report(reports.fair(proved=ProofSummary.nothing(10, "it shows nothing of itself"))))
     assert "No proof: it shows nothing of itself." in drawn
     assert 'class="proof"' not in drawn
 
@@ -258,7 +258,7 @@ def test_how_groups_fare():
 def test_places_of_an_interval_are_shares_of_its_scale():
     rate = replace(reports.rate(2, 100), low=0.01, high=0.05)
     group = replace(reports.adult(findings=0).attributes[0].subgroups[0], rate=rate, lift=2 / 3)
-    page = audit_page(reports.report(reports.fair(rates=Rates(domain=replace(rate, rate=0.03)), subgroups=(group,))))
+    page = render_audit(reports.report(reports.fair(rates=Rates(domain=replace(rate, rate=0.03)), subgroups=(group,))))
     drawn = page[page.index('class="subgroups"') :]
     assert 'cx="40.00%"' in drawn
     assert 'class="range" x1="20.00%" x2="100.00%"' in drawn
@@ -269,7 +269,7 @@ def test_places_of_an_interval_are_shares_of_its_scale():
 def test_curves_put_the_most_biased_layer_on_top_and_its_cut_on_the_diagonal():
     first, second = (reports.layer(name, 0.2) for name in "ba")
     second = replace(second, curve=((0.0, 0.5), (0.1, 0.0)), cut=0.1)
-    drawn = audit_page(reports.report(reports.attribute(interpretation=Interpretation("b", (first, second)))))
+    drawn = render_audit(reports.report(reports.attribute(interpretation=Interpretation("b", (first, second)))))
     lines = re.findall(r'<polyline class="([^"]*)" points="([^"]*)"', drawn)
     assert lines == [("line c1", "0.0,500.0 200.0,1000.0"), ("line worst", "0.0,0.0 500.0,500.0 1000.0,1000.0")]
     assert 'class="cut" cx="60.00%" cy="70.00%"' in drawn
@@ -277,14 +277,14 @@ def test_curves_put_the_most_biased_layer_on_top_and_its_cut_on_the_diagonal():
 
 def test_the_histogram_is_as_high_as_its_counts():
     severity = SeverityReport(1.5, 2.0, 3.0, Histogram((0.0, 1.0, 3.0), (1, 4)))
-    drawn = audit_page(reports.report(reports.attribute(severity=severity)))
+    drawn = render_audit(reports.report(reports.attribute(severity=severity)))
     columns = re.findall(r'class="column" x="([\d.]+)%" width="([\d.]+)%" y="([\d.]+)%" height="([\d.]+)%"', drawn)
     assert [tuple(map(float, c)) for c in columns] == [(0, 33.33, 75, 25), (33.33, 66.67, 0, 100)]
     assert 'class="mark" x1="50.00%"' in drawn
 
 
 def test_a_wide_layer_is_gathered_into_cells():
-    reactions, shares, each = cells([0.0] * 4999 + [1.0], [4998, 4999], most=1024)
+    reactions, shares, each = group_neurons([0.0] * 4999 + [1.0], [4998, 4999], limit=1024)
     assert (len(reactions), each) == (1000, 5)
     assert reactions[-1] == pytest.approx(math.tanh(1))
     assert reactions[:-1] == [0.0] * 999
@@ -293,8 +293,10 @@ def test_a_wide_layer_is_gathered_into_cells():
 
 def test_a_deep_network_makes_no_heavy_page():
     deep = tuple(reports.layer(f"conv{i}", 0.1, [0.1] * 9000) for i in range(50))
-    assert [(len(one.shades), one.each, one.columns, one.rows) for one in layer_maps(deep)] == [(1, 28, 32, 11)] * 50
-    drawn = audit_page(reports.report(reports.attribute(interpretation=Interpretation("conv3", deep))))
+    assert [(len(one.shades), one.neurons_per_cell, one.columns, one.rows) for one in make_layer_maps(deep)] == [
+        (1, 28, 32, 11)
+    ] * 50
+    drawn = render_audit(reports.report(reports.attribute(interpretation=Interpretation("conv3", deep))))
     assert len(drawn) < 1_000_000
     assert drawn.count("most biased</em>") == 1
     assert "Each cell holds 28 neurons" in drawn
@@ -314,7 +316,7 @@ def evil(value: Any, kind: str = "") -> Any:
 
 def test_words_of_the_user_stay_words():
     made = evil(reports.adult(("sex",), ("race",), findings=20))
-    page = audit_page(made)
+    page = render_audit(made)
     parsed = Page(page)
     assert not parsed.all("img")
     assert page.count("</script>") == page.count("<script")
@@ -326,7 +328,7 @@ def test_words_of_the_user_stay_words():
 
 def test_what_a_page_cannot_hold_or_would_hide_is_written_out():
     made = reports.report(data=replace(reports.report().data, name="a\x00b\ud800c\x1bd\u202e<e", target="t\x07"))
-    page = audit_page(made)
+    page = render_audit(made)
     page.encode()
     assert "a\\u0000b\\ud800c\\u001bd\\u202e&lt;e" in page
 
@@ -406,7 +408,7 @@ def test_one_attribute_needs_no_tabs_and_several_are_side_by_side():
 
 
 def test_a_wide_table_stays_small():
-    page = audit_page(reports.adult(extra=127))
+    page = render_audit(reports.adult(extra=127))
     assert len(page) < 900_000
     assert "All 140 attributes" in page
 
@@ -428,7 +430,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_colours_can_be_told_from_their_ground():
-    style = audit_page(reports.nothing_found())
+    style = render_audit(reports.nothing_found())
     schemes = [dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in re.findall(r":root \{([^}]*)\}", style)]
     assert len(schemes) == 3  # light, dark, paper
     for scheme in schemes:
@@ -445,11 +447,11 @@ def test_colours_can_be_told_from_their_ground():
 
 def test_round_tops_hold_every_interval():
     ends = [replace(reports.rate(1, 100), high=high) for high in (0.0201, 0.95, 0.0)]
-    assert axis_end(ends[:1]) == pytest.approx(0.03)  # not 2.5%, whose half has no short label
-    assert axis_end(ends[:1], 0.3) == pytest.approx(0.3)
-    assert axis_end(ends[1:2]) == 1
-    assert axis_end(ends[2:]) == 1
-    assert axis_end([]) == 1
+    assert round_axis_end(ends[:1]) == pytest.approx(0.03)  # not 2.5%, whose half has no short label
+    assert round_axis_end(ends[:1], 0.3) == pytest.approx(0.3)
+    assert round_axis_end(ends[1:2]) == 1
+    assert round_axis_end(ends[2:]) == 1
+    assert round_axis_end([]) == 1
 
 
 HURT = DirectionReport(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from neuronfair.render.page import audit_page
+from neuronfair.render.page import render_audit
 from tests import reports
 from tests.render.chromium import BROWSER, Browser
 from tests.render.test_page import evil
@@ -31,7 +31,7 @@ def show(browser, tmp_path):
     path = tmp_path / "report.html"
 
     def show(summary, width=1280):
-        path.write_text(audit_page(summary), encoding="utf-8")
+        path.write_text(render_audit(summary), encoding="utf-8")
         browser.media()
         browser.width(width)
         browser.open(path)

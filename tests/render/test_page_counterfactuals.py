@@ -9,7 +9,7 @@ import pytest
 
 from neuronfair.audits.report.attribute import Change, CounterfactualPerson
 from neuronfair.formatting import percent
-from neuronfair.render.page import audit_page, largest_move
+from neuronfair.render.page import render_audit, round_largest_move
 from tests import reports
 from tests.render.test_page import Page, evil, read
 
@@ -149,7 +149,7 @@ def test_names_stay_names_and_headings_in_order():
 
 
 def test_without_counterfactuals_nothing_is_said_of_them():
-    page = audit_page(reports.adult(findings=3))
+    page = render_audit(reports.adult(findings=3))
     assert "of another group" not in page
     assert "#counterfactuals" not in page
     assert "Whether another attribute stands in" not in page
@@ -157,5 +157,7 @@ def test_without_counterfactuals_nothing_is_said_of_them():
 
 def test_the_scale_holds_the_permutation_baseline():
     (move, _) = reports.counterfactual().moves
-    assert largest_move([replace(move, lost=0.01, gained=0.0, permutation_lost=0.021)]) == pytest.approx(0.03)
-    assert largest_move([replace(move, lost=0.0, gained=0.0, permutation_lost=None, permutation_gained=None)]) == 1
+    assert round_largest_move([replace(move, lost=0.01, gained=0.0, permutation_lost=0.021)]) == pytest.approx(0.03)
+    assert (
+        round_largest_move([replace(move, lost=0.0, gained=0.0, permutation_lost=None, permutation_gained=None)]) == 1
+    )

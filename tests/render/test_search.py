@@ -6,7 +6,7 @@ from rich.console import Console
 
 from neuronfair import SearchConfig
 from neuronfair.audits.comparison import compare_methods
-from neuronfair.render.search import compare_report
+from neuronfair.render.search import compose_comparison
 from tests.planted import networks
 
 
@@ -20,7 +20,7 @@ def test_what_is_said_below_the_table():
 
     def shown(comparison):
         with console.capture() as text:
-            console.print(compare_report(comparison, domain))
+            console.print(compose_comparison(comparison, domain))
         return text.get()
 
     assert "Means over 2 run seeds" in shown(whole)

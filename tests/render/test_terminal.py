@@ -17,7 +17,7 @@ from neuronfair.audits.wording.verdict import conclude
 from neuronfair.domain.schema.column_types import ExcludedColumn
 from neuronfair.formatting import percent
 from neuronfair.model.profile import interpret
-from neuronfair.render.terminal import audit_report, make_console, print_audit, progress_bar, verdict
+from neuronfair.render.terminal import compose_audit, describe_profile, make_console, print_audit, progress_bar
 from tests import reports
 from tests.planted import networks
 
@@ -151,7 +151,7 @@ def test_every_note_is_shown_once_with_the_attributes_that_it_is_about():
 )
 def test_the_colour_follows_the_thresholds_and_nothing_else(thresholds, level, style):
     told = Verdict(level, "A fact.", thresholds=thresholds, threshold_text="About thresholds.")
-    lines = audit_report(reports.report(verdict=told)).renderables
+    lines = compose_audit(reports.report(verdict=told)).renderables
     assert lines[0] == "A fact."
     assert (lines[1].plain.endswith("About thresholds."), lines[1].style) == (True, style)
 
@@ -234,7 +234,7 @@ def test_names_in_a_progress_bar(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "300")
     with progress_bar(NAME) as show:
-        show(1, 2, NAME, what=NAME)
+        show(1, 2, NAME, activity=NAME)
     text = capsys.readouterr().err
     assert text.count(SHOWN) >= 2  # what and note
     assert not {"\x07", "\x9b", "\u202e"} & set(text)
@@ -245,4 +245,4 @@ def test_neurons_that_do_not_react_are_a_finding_about_the_records():
     domain = networks.domain()
     fair = networks.network(networks.one_biased_neuron(weight=0.0), domain)
     profile = interpret(fair, domain, networks.uniform_rows(domain, 50))
-    assert verdict(profile, None, domain) == "No neuron reacted to s in 50 pairs of a record and a twin."
+    assert describe_profile(profile, None, domain) == "No neuron reacted to s in 50 pairs of a record and a twin."

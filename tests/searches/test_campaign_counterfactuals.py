@@ -15,7 +15,7 @@ from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.profile import interpret
-from neuronfair.render.search import search_report
+from neuronfair.render.search import compose_search
 from neuronfair.searches import evaluate as searching
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
@@ -136,5 +136,5 @@ def test_people_of_a_group_that_is_hardly_there_have_no_counterfactuals():
     }
     console = Console(width=400)
     with console.capture() as written:
-        console.print(search_report(outcome, network, Path("run")))
+        console.print(compose_search(outcome, network, Path("run")))
     assert "Groups with too few records for counterfactual twins, which are left out: 1" in written.get()

@@ -14,7 +14,7 @@ from torch import nn
 from neuronfair.domain.population.model import fit_population
 from neuronfair.domain.population.plausible import PlausibleDomain, keep_plausible
 from neuronfair.errors import NeuronFairError
-from neuronfair.render.search import search_report
+from neuronfair.render.search import compose_search
 from neuronfair.searches.campaign import SearchResult, search
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.shrink import shrink
@@ -34,7 +34,7 @@ PLAN = SearchConfig("frontier", seeds=20, steps=30, global_steps=10)
 def told(outcome: SearchResult) -> str:
     console = Console(width=400)
     with console.capture() as written:
-        console.print(search_report(outcome, OLD_ONES, Path("run")))
+        console.print(compose_search(outcome, OLD_ONES, Path("run")))
     return written.get()
 
 

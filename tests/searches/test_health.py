@@ -6,7 +6,7 @@ from torch import nn
 
 from neuronfair import Decision, SearchConfig, interpret, search
 from neuronfair.model.profile import BiasProfile, LayerBias
-from neuronfair.render.search import search_report
+from neuronfair.render.search import compose_search
 from neuronfair.render.terminal import make_console
 from neuronfair.searches import campaign
 from neuronfair.searches.campaign import Count
@@ -181,7 +181,7 @@ def test_the_note_is_in_the_figures_and_on_the_terminal(monkeypatch, tmp_path, f
     assert ("weak-guidance" in noted) is said
     console = make_console()
     with console.capture() as text:
-        console.print(search_report(outcome, network, tmp_path))
+        console.print(compose_search(outcome, network, tmp_path))
     told = text.get()
     assert ("\nfrontier (s) succeeded" in told) is said  # in the place of a verdict, not among the health checks
     assert "Health check weak-guidance" not in told

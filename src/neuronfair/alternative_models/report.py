@@ -14,7 +14,7 @@ from neuronfair.alternative_models.objectives import MEASURES
 from neuronfair.alternative_models.parts import counted
 from neuronfair.alternative_models.session import AlternativesReport
 from neuronfair.formatting import listing, percent, plural, pp, short_number, with_interval
-from neuronfair.render.page import rendered
+from neuronfair.render.page import render_template
 
 SHARES = ("accuracy", "balanced_accuracy", "roc_auc")  # qualities that are shown in percent
 
@@ -208,19 +208,19 @@ def alternatives_page(report: AlternativesReport) -> str:
     """Return the result as one HTML page that opens offline."""
     searched = report.searched
     fits = [one for one in (*searched.controls, *searched.candidates, searched.baseline) if one.error is None]
-    return rendered(
+    return render_template(
         "alternatives.html",
         version=report.neuronfair,
         report=report,
         fits=fits,  # in the picture: quality upwards, the measure to the right
-        up=_ends([one.quality for one in fits]),
-        across=_ends([one.measure for one in fits]),
+        quality_axis=_ends([one.quality for one in fits]),
+        measure_axis=_ends([one.measure for one in fits]),
         headline=headline(report),
         sentences=sentences(report),
         paragraph=regulator_text(report),
-        changes=lambda one: changes(one.candidate, report),
-        quality=lambda value: quality(report, value),
-        lost=lambda value: lost(report, value),
+        describe_changes=lambda one: changes(one.candidate, report),
+        format_quality=lambda value: quality(report, value),
+        format_loss=lambda value: lost(report, value),
         quality_name=quality_name(report),
         measure=MEASURES[report.measure],
         MEASURES=MEASURES,

@@ -214,15 +214,15 @@ class AuditOutputs:
     def write(self, report: Report) -> None:
         """Write all files but audit.json, which the audit itself writes."""
         from neuronfair.audits.folder import FIGURES
-        from neuronfair.render.export import junit
-        from neuronfair.render.page import audit_page
-        from neuronfair.render.tables import markdown
+        from neuronfair.render.export import write_junit
+        from neuronfair.render.page import render_audit
+        from neuronfair.render.tables import write_markdown
 
-        options.write_file(self.report, audit_page(report))
+        options.write_file(self.report, render_audit(report))
         if self.junit is not None:
-            options.write_file(self.junit, junit(report))
+            options.write_file(self.junit, write_junit(report))
         if self.markdown is not None:
-            options.write_file(self.markdown, markdown(report))
+            options.write_file(self.markdown, write_markdown(report))
         if self.json is not None and realpath(self.json) != realpath(self.out / FIGURES):
             options.write_text(self.json, report.to_json())
 
@@ -483,8 +483,8 @@ def audit_all(
     """
     from neuronfair.audits.report import format_json
     from neuronfair.cli.audit_batch import INDEX_PAGE, AuditFile, Batch, BatchFolder
-    from neuronfair.render.export import junit_of_all
-    from neuronfair.render.terminal import index_table, progress_bar
+    from neuronfair.render.export import write_batch_junit
+    from neuronfair.render.terminal import compose_index, progress_bar
 
     pool = options.make_pool(ray, workers)
     options.check_out(junit)
@@ -512,10 +512,10 @@ def audit_all(
     index = batch.index
     batch.write()
     if junit is not None:
-        options.write_file(junit, junit_of_all(index, batch.reports))
+        options.write_file(junit, write_batch_junit(index, batch.reports))
     if output.json is not None:
         options.write_text(output.json, format_json(index))
-    console.print(index_table(index))
+    console.print(compose_index(index))
     console.print(f"Index: {out / INDEX_PAGE}", soft_wrap=True)
     for line in index.audits:
         for reason in (line.error, *line.fired) if line.state in ("failed", "error") and output.quiet else ():

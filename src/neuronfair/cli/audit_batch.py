@@ -36,7 +36,7 @@ from neuronfair.errors import NeuronFairError, OtherRunError, RunError, did_you_
 from neuronfair.limits import read_text
 from neuronfair.parameters import Parameter, Values, build_settings, find_parameters, validate_entry
 from neuronfair.progress import PieceProgress, PoolProgress
-from neuronfair.render.page import index_page
+from neuronfair.render.page import render_index
 from neuronfair.render.terminal import make_console
 from neuronfair.scale.pool import Pool
 from neuronfair.searches.methods import METHODS
@@ -407,7 +407,7 @@ class Batch:
         """Write the index as HTML and as JSON."""
         self.folder.out.mkdir(parents=True, exist_ok=True)
         write_file(self.folder.out / INDEX_JSON, format_json(self.index))
-        write_file(self.folder.out / INDEX_PAGE, index_page(self.index))
+        write_file(self.folder.out / INDEX_PAGE, render_index(self.index))
 
     def _enter_outcome(self, audit: NamedAudit, outcome: BatchOutcome) -> None:
         line, error, report = self.lines[audit.name], outcome.error, None

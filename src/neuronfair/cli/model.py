@@ -283,7 +283,7 @@ def _prove_and_print(
     from neuronfair.proof.records import ProofRecords
     from neuronfair.proof.regions import region_of_row
     from neuronfair.proof.session import certify as certify_problem
-    from neuronfair.render.terminal import proof_report, region_sentence, stage_progress
+    from neuronfair.render.terminal import compose_proof, describe_region, stage_progress
 
     report, records = run.finished(settings.seconds), ProofRecords.none(problem, problem.domain.name)
     if (report is None or settings.row is not None) and data is not None:
@@ -295,11 +295,11 @@ def _prove_and_print(
             report, _ = certify_problem(
                 problem, opened_model, records, settings.seconds, show=bar, run=run, pool=None if ray is None else pool
             )
-    console.print(proof_report(report))
+    console.print(compose_proof(report))
     if settings.row is None:
         return report, {}
     region = region_of_row(records, settings.row)
-    console.print(f"Row {settings.row:,}: {region_sentence(region)}", soft_wrap=True)
+    console.print(f"Row {settings.row:,}: {describe_region(region)}", soft_wrap=True)
     return report, {"row": None if region is None else asdict(region)}
 
 
@@ -412,7 +412,7 @@ def alternatives(
     from neuronfair.alternative_models.report import alternatives_page, alternatives_report, regulator_text
     from neuronfair.alternative_models.session import alternatives as search
     from neuronfair.domain.tables.dataset import DATASETS, load_dataset
-    from neuronfair.render.page import audit_page
+    from neuronfair.render.page import render_audit
     from neuronfair.render.terminal import stage_progress
 
     sensitive = options.split_names(table.sensitive)
@@ -436,8 +436,8 @@ def alternatives(
         options.write_file(out / "regulator.md", regulator_text(report))
         if audit == "chosen" and report.chosen is not None:
             before, after = (search_session.audit(name, progress) for name in ("baseline", report.chosen))
-            options.write_file(out / "before.html", audit_page(before))
-            options.write_file(out / "after.html", audit_page(after))
+            options.write_file(out / "before.html", render_audit(before))
+            options.write_file(out / "after.html", render_audit(after))
     console.print(alternatives_report(report))
     console.print(f"Report: {out / 'report.html'}", soft_wrap=True)
     if report.chosen is not None:

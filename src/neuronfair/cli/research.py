@@ -70,7 +70,7 @@ def interpret(
     from neuronfair.model.network import Network
     from neuronfair.model.profile import interpret as run
     from neuronfair.plots import PICTURE_SUFFIXES, import_matplotlib, saved_figure
-    from neuronfair.render.terminal import interpretation_json, layer_table, progress_bar, verdict
+    from neuronfair.render.terminal import describe_profile, list_interpretation, make_layer_table, progress_bar
 
     options.check_out(plot, PICTURE_SUFFIXES)
     if plot is not None:
@@ -88,8 +88,8 @@ def interpret(
         profile = run(network, data.domain, data.rows, progress=show)
     worst = profile.worst
     ablation = ablate(network, data, worst.name, worst.biased, decision=opened_model.decision, seed=seed)
-    console.print(layer_table(profile, data.domain))
-    console.print(verdict(profile, ablation, data.domain))
+    console.print(make_layer_table(profile, data.domain))
+    console.print(describe_profile(profile, ablation, data.domain))
     if plot is not None:
         title = f"{data.name}: reaction of the neurons to {listing(data.domain.sensitive)}"
         with saved_figure(plot, size=(7.5, 6.2)) as figure:
@@ -98,7 +98,7 @@ def interpret(
     output.write(
         options.make_result_header(data, opened_model)
         | {"rows": len(data), "domain_fingerprint": data.domain.fingerprint}
-        | interpretation_json(profile, ablation)
+        | list_interpretation(profile, ablation)
     )
 
 
@@ -156,7 +156,7 @@ def search(
     from neuronfair.audits.provenance import Origin, find_score_scale, list_replay_options
     from neuronfair.domain.population.model import read_records
     from neuronfair.model.weights import save_weights
-    from neuronfair.render.search import search_report
+    from neuronfair.render.search import compose_search
     from neuronfair.searches.evaluate import counterfactuals_of, with_twins
     from neuronfair.searches.methods import check_method
     from neuronfair.store.ledger import discard, make_manifest, portable_source, rows_digest
@@ -190,7 +190,7 @@ def search(
     origin = Origin(
         trained_here=trained_here, weights=model.weights, trust_pickle=model.trust_pickle, preprocess=model.preprocess
     )
-    console.print(search_report(outcome, network, out, list_replay_options(opened_model, origin) or ()))
+    console.print(compose_search(outcome, network, out, list_replay_options(opened_model, origin) or ()))
     output.write(_make_search_results(outcome, data))
 
 
@@ -306,7 +306,7 @@ def compare(
     model.check()
     from neuronfair.audits.comparison import compare_methods
     from neuronfair.plots import PICTURE_SUFFIXES, import_matplotlib
-    from neuronfair.render.search import compare_report, plot_comparison
+    from neuronfair.render.search import compose_comparison, plot_comparison
     from neuronfair.render.terminal import stage_progress
     from neuronfair.searches.methods import check_method, current_name, list_able
 
@@ -331,7 +331,7 @@ def compare(
             opens=open_in_worker,
             pool=None if ray is None else pool,
         )
-    console.print(compare_report(result, data.domain))
+    console.print(compose_comparison(result, data.domain))
     if plot is not None:
         title = f"{data.name}, {listing(data.domain.sensitive)}: {result.seeds:,} seeds"
         plot_comparison(result, plot, title=title)

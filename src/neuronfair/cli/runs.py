@@ -109,7 +109,7 @@ def _show_finding(folder: Path, number: int, model_options: ModelOptions) -> Non
         raise NeuronFairError("--trust-pickle: name the file that you trust with --model")
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import wrap_model
-    from neuronfair.render.search import replay_report
+    from neuronfair.render.search import compose_replay
     from neuronfair.render.terminal import make_console
     from neuronfair.store.run import Run
 
@@ -133,7 +133,7 @@ def _show_finding(folder: Path, number: int, model_options: ModelOptions) -> Non
     has_same_weights = opened_model.fingerprint == run.manifest["weights"]
     if model_options.model is None and not has_same_weights:  # the same file reads other weights now
         raise RunError(f"{model}: is not the model that {folder} was made with. To try it, use --model {model}")
-    make_console().print(replay_report(run, network, number, same_weights=has_same_weights), soft_wrap=True)
+    make_console().print(compose_replay(run, network, number, same_weights=has_same_weights), soft_wrap=True)
 
 
 def _show_run(folder: Path) -> None:
@@ -164,9 +164,9 @@ def _show_run(folder: Path) -> None:
 def _write_run(folder: Path, out: Path) -> None:
     """Write all findings, or the report of an audit, in the format of the file name."""
     from neuronfair.formatting import plural
-    from neuronfair.render.export import FORMATS, export_findings, junit
-    from neuronfair.render.page import audit_page
-    from neuronfair.render.tables import model_card
+    from neuronfair.render.export import FORMATS, export_findings, write_junit
+    from neuronfair.render.page import render_audit
+    from neuronfair.render.tables import write_model_card
     from neuronfair.render.terminal import make_console
     from neuronfair.text.report import text_page
 
@@ -177,7 +177,7 @@ def _write_run(folder: Path, out: Path) -> None:
         count = export_findings(folder, out)
         make_console().print(f"{plural(count, 'finding')}: {out}", soft_wrap=True)
         return
-    write: dict[str, Callable[[Report], str]] = {".md": model_card, ".html": audit_page, ".xml": junit}
+    write: dict[str, Callable[[Report], str]] = {".md": write_model_card, ".html": render_audit, ".xml": write_junit}
     texts = _read_text_report(folder)
     if texts is not None and suffix == ".md":
         raise RunError(f"{folder}: is an audit of texts, which has no model card. Write .html or .xml")

@@ -138,9 +138,8 @@ def learn(
     optimiser = torch.optim.SGD(
         [{"params": g} for g in groups[: len(rates)]], lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4
     )
-    batches = max(
-        1, len(pixels) // min(IMAGES_PER_BATCH, max(16, len(pixels) // 20))
-    )  # small sets need their steps too
+    batch_size = min(IMAGES_PER_BATCH, max(16, len(pixels) // 20))  # small sets need their steps too
+    batches = max(1, len(pixels) // batch_size)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, rates, total_steps=epochs * batches, pct_start=0.1, cycle_momentum=False
     )

@@ -19,7 +19,7 @@ from neuronfair.formatting import percent, spell, with_interval
 from neuronfair.images.archive import decoder
 from neuronfair.images.detector import predictions
 from neuronfair.images.domain import FLAG, HALVING, PASS, SEED, ImageDomain
-from neuronfair.render.page import rendered
+from neuronfair.render.page import render_template
 from neuronfair.searches.findings import Findings
 from neuronfair.store.files import writing
 
@@ -195,7 +195,7 @@ def image_page(audit: ImageAudit) -> str:
     strips = shift_panels(subject, report.classes, FACES_SHOWN), finding_panels(subject.domain, shown, audit.classes)
     twins, pairs = ([[(_png(picture), text) for picture, text in row] for row in rows] for rows in strips)
     lines = sentences(report)
-    return rendered("pictures.html", report=report, lines=lines, spanned=with_interval, twins=twins, pairs=pairs)
+    return render_template("pictures.html", report=report, lines=lines, spanned=with_interval, twins=twins, pairs=pairs)
 
 
 def write_results(folder: Path, audit: ImageAudit) -> None:

@@ -39,10 +39,10 @@ from neuronfair.searches.health import WEAK_GUIDANCE
 from neuronfair.searches.shrink import shrink_examples
 from neuronfair.store.run import Run
 
-EXAMPLES = 3
+MAX_EXAMPLES = 3
 
 
-def search_report(outcome: SearchResult, network: Model, folder: Path, replay: Sequence[str] = ()) -> RenderableType:
+def compose_search(outcome: SearchResult, network: Model, folder: Path, replay: Sequence[str] = ()) -> RenderableType:
     """Return the metrics of a search next to its controls, the worst findings in words, and where everything is.
 
     `replay` is what `neuronfair show` must be told to open the model again.
@@ -54,14 +54,14 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
     table = Table(title=flips if counterfactuals is None else twins)
     for heading in ("", "records tried", "findings", "success rate", "lift"):
         table.add_column(heading, justify="right" if heading else "left")
-    table.add_row(outcome.config.method, *_cells(figures), "", style="bold")
+    table.add_row(outcome.config.method, *_format_counts(figures), "", style="bold")
     uniform = "drawn at random, realistic" if outcome.config.plausible else "drawn uniformly"
     for control, lift, label in (
         (figures["random"], figures["lift"], uniform),
         (figures["random_direction"], figures["lift_over_random_direction"], "random directions"),
     ):
         if control is not None:
-            table.add_row(label, *_cells(control), "found none" if lift is None else ratio(lift))
+            table.add_row(label, *_format_counts(control), "found none" if lift is None else ratio(lift))
     per_1000 = figures["seconds_per_1000"]
     cost = f", {per_1000:.3f} seconds per 1,000 findings" if per_1000 is not None else ""
     guidance_notes = [note for note in outcome.health if note.name == WEAK_GUIDANCE]
@@ -77,26 +77,26 @@ def search_report(outcome: SearchResult, network: Model, folder: Path, replay: S
             f"Records are compared by 63-bit keys: the chance that two different records were taken for one is "
             f"{figures['confused']:.1e}."
         )
-    lines += _plausibility(outcome, figures["plausibility"])
+    lines += _describe_plausibility(outcome, figures["plausibility"])
     if counterfactuals is not None and not bool(counterfactuals.groups.all()):
-        few = f"{int((~counterfactuals.groups).sum()):,} of {len(counterfactuals.groups):,} groups"
-        lines.append(f"Groups with too few records for counterfactual twins, which are left out: {few}.")
+        small = f"{int((~counterfactuals.groups).sum()):,} of {len(counterfactuals.groups):,} groups"
+        lines.append(f"Groups with too few records for counterfactual twins, which are left out: {small}.")
     if outcome.interrupted:
         lines.append("Interrupted: what was found is kept. The same command resumes from here.")
     other_notes = [note for note in outcome.health if note not in guidance_notes]
     lines += [f"Health check {note.name}: {note.observation} {note.remedy}" for note in other_notes]
-    lines += worst_examples(outcome, network)
-    again = shlex.join(["neuronfair", "show", str(folder), "0", *replay])
-    lines.append(f"All findings: {folder} (Parquet). One of them in words: {again}")
+    lines += describe_examples(outcome, network)
+    command = shlex.join(["neuronfair", "show", str(folder), "0", *replay])
+    lines.append(f"All findings: {folder} (Parquet). One of them in words: {command}")
     return Group(table, *lines)
 
 
-def _plausibility(outcome: SearchResult, figures: PlausibilityFigures | None) -> list[str]:
+def _describe_plausibility(outcome: SearchResult, figures: PlausibilityFigures | None) -> list[str]:
     """Return how plausible the findings are, and the likelihood percentile that the search kept to."""
-    least, lines = outcome.config.plausible, []
-    if least:
-        found = "" if figures else "Nothing was found. "
-        lines.append(f"{found}Minimum likelihood percentile of the records: {percent(least)}.")
+    limit, lines = outcome.config.plausible, []
+    if limit:
+        prefix = "" if figures else "Nothing was found. "
+        lines.append(f"{prefix}Minimum likelihood percentile of the records: {percent(limit)}.")
     if figures:
         lines.append(
             f"{percent(figures['share'])} of the findings are realistic: at or above the 1st likelihood percentile of "
@@ -105,111 +105,116 @@ def _plausibility(outcome: SearchResult, figures: PlausibilityFigures | None) ->
     return lines
 
 
-def _cells(figures: ControlFigures | SearchSummary) -> tuple[str, str, str]:
+def _format_counts(figures: ControlFigures | SearchSummary) -> tuple[str, str, str]:
     return f"{figures['tried']:,}", f"{figures['findings']:,}", percent(figures["gsr"])
 
 
-def worst_examples(outcome: SearchResult, network: Model) -> list[str]:
+def describe_examples(outcome: SearchResult, network: Model) -> list[str]:
     """Return the findings with the widest score gap, shrunk to the smallest change from their seed row, in words."""
     domain, decision = outcome.domain, outcome.config.decision
-    pairs, seeds = shrink_examples(outcome, network, EXAMPLES)
+    pairs, seeds = shrink_examples(outcome, network, MAX_EXAMPLES)
     if len(seeds) == 0:
         return []
     scale = outcome.findings.scale(decision, outcome.config.scale)
     lines = ["Some of the widest gaps, each moved as near to a record of the data set as possible:"]
-    for row, twin, own, other, seed in zip(*pairs, seeds, strict=True):
-        changes = changed(domain, seed, row)
-        one, two = decided(domain, decision, scale, phrases.DescribedPair(row, twin, own, other))
+    for row, twin, scores, twin_scores, seed in zip(*pairs, seeds, strict=True):
+        changes = describe_changes(domain, seed, row)
+        pair = phrases.DescribedPair(row, twin, scores, twin_scores)
+        text, twin_text = describe_decisions(domain, decision, scale, pair)
         lines.append(
-            f"• {domain.describe(row)}: gets {one}; {_twin_words(domain, row, twin)}: {two}. "
+            f"• {domain.describe(row)}: gets {text}; {_describe_twin(domain, row, twin)}: {twin_text}. "
             + (f"Changed from a record of the data set: {changes}." if changes else "A record of the data set.")
         )
     return lines
 
 
-def changed(domain: TableDomain, before: Tensor, after: Tensor) -> str:
+def describe_changes(domain: TableDomain, before: Tensor, after: Tensor) -> str:
     """Return in words which attributes differ between two rows."""
-    return ", ".join(f"{one.attribute} {one.own} → {one.twin}" for one in phrases.changes(domain, before, after))
+    changes = phrases.changes(domain, before, after)
+    return ", ".join(f"{change.attribute} {change.own} → {change.twin}" for change in changes)
 
 
-def _twin_words(domain: TableDomain, row: Tensor, twin: Tensor) -> str:
+def _describe_twin(domain: TableDomain, row: Tensor, twin: Tensor) -> str:
     """Return in words who the twin is."""
     if counterfactuals_of(domain) is None:
-        return f"with only {changed(domain, row, twin)}"
+        return f"with only {describe_changes(domain, row, twin)}"
     return phrases.twin_phrase(domain, phrases.changes(domain, row, twin), len(row))
 
 
-def decided(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases.DescribedPair) -> tuple[str, str]:
+def describe_decisions(
+    domain: TableDomain, decision: Decision, scale: Scale, pair: phrases.DescribedPair
+) -> tuple[str, str]:
     """Return the decisions for a person and the twin in words, with the probabilities or scores that they rest on."""
-    one, two = phrases.decision_phrase(domain, decision, pair.scores, pair.twin_scores)
+    text, twin_text = phrases.decision_phrase(domain, decision, pair.scores, pair.twin_scores)
     if decision.kind == "tolerance":
-        return one, two
-    likely = phrases.likelihood(domain, decision, scale, pair)
-    if likely is None:
+        return text, twin_text
+    shares = phrases.likelihood(domain, decision, scale, pair)
+    if shares is None:
         score, twin_score = map(float, phrases.leading_scores(decision, pair.scores, pair.twin_scores))
-        first, second = (f"score {text}" for text in distinct_numbers(score, twin_score))
+        basis, twin_basis = (f"score {text}" for text in distinct_numbers(score, twin_score))
     else:
-        first, second = (f"probability of {likely[0]} {text}" for text in distinct_percents(*likely[1:]))
-    return f"{one} ({first})", f"{two} ({second})"
+        basis, twin_basis = (f"probability of {shares[0]} {text}" for text in distinct_percents(*shares[1:]))
+    return f"{text} ({basis})", f"{twin_text} ({twin_basis})"
 
 
-def replay_report(run: Run, network: Model, number: int, *, same_weights: bool) -> RenderableType:
+def compose_replay(run: Run, network: Model, number: int, *, same_weights: bool) -> RenderableType:
     """Return one finding in words, as it was found and as the network decides now.
 
     If it is one of the worst of an audit, the person follows as the audit shows it: nearer to a record.
     """
     findings, domain, config = run.findings(), run.domain, run.manifest["plan"]
-    one, decision = findings[number : number + 1], Decision(**config["decision"])
+    finding, decision = findings[number : number + 1], Decision(**config["decision"])
     scale = findings.scale(decision, config.get("scale"))
-    found = _evaluated(network, one.rows[0], one.twins(domain)[0])
-    where, origin = "the pilot", "It was found from a random record."
-    if int(one.origin) != NO_SEED:
-        changes = changed(domain, domain.clip(run.seeds[one.origin])[0], found.row) or "nothing"
-        where, origin = f"seed {int(one.origin)}", f"Changed from its record of the data set: {changes}."
+    pair = _evaluate(network, finding.rows[0], finding.twins(domain)[0])
+    source, sentence = "the pilot", "It was found from a random record."
+    if int(finding.origin) != NO_SEED:
+        changes = describe_changes(domain, domain.clip(run.seeds[finding.origin])[0], pair.row) or "nothing"
+        source, sentence = f"seed {int(finding.origin)}", f"Changed from its record of the data set: {changes}."
     lines = [
-        f"Finding {number} of {run.folder}: {where}, step {int(one.step)}.",
-        *_decisions(domain, decision, scale, found),
-        origin,
+        f"Finding {number} of {run.folder}: {source}, step {int(finding.step)}.",
+        *_describe_pair(domain, decision, scale, pair),
+        sentence,
     ]
-    if (drawn := count_flips_of_drawn_twins(network, domain, one.rows, decision)) is not None:
-        other, of = map(int, drawn)
-        share = percent(other / of if of else None)
-        lines.append(f"Of {of} counterfactual twins drawn for this person, {share} ({other}) get a different decision.")
-    if not bool(one.plausibility.isnan()):
-        lines.append(f"Likelihood: {likelihood(float(one.plausibility))}.")
-    lines.append(f"Evaluated again with {'the same' if same_weights else 'other'} weights: {_state(found, decision)}")
+    if (counts := count_flips_of_drawn_twins(network, domain, finding.rows, decision)) is not None:
+        flips, total = map(int, counts)
+        share = f"{percent(flips / total if total else None)} ({flips})"
+        lines.append(f"Of {total} counterfactual twins drawn for this person, {share} get a different decision.")
+    if not bool(finding.plausibility.isnan()):
+        lines.append(f"Likelihood: {likelihood(float(finding.plausibility))}.")
+    weights = f"{'the same' if same_weights else 'other'} weights"
+    lines.append(f"Evaluated again with {weights}: {_describe_state(pair, decision)}")
     if (rows := read_shrunk_pair(run, number)) is not None:
-        shrunk = _evaluated(network, *rows)
-        lines += ["Shrunk, as it was reported:", *_decisions(domain, decision, scale, shrunk)]
-        lines.append(f"Shrunk, {_state(shrunk, decision)}")
+        shrunk = _evaluate(network, *rows)
+        lines += ["Shrunk, as it was reported:", *_describe_pair(domain, decision, scale, shrunk)]
+        lines.append(f"Shrunk, {_describe_state(shrunk, decision)}")
     return Group(*lines)
 
 
-def _evaluated(network: Model, row: Tensor, twin: Tensor) -> phrases.DescribedPair:
+def _evaluate(network: Model, row: Tensor, twin: Tensor) -> phrases.DescribedPair:
     """Return a pair with the scores that the model gives it now."""
-    now, other = network.scores(torch.stack([row, twin]))
-    if not (now.isfinite().all() and other.isfinite().all()):
+    scores, twin_scores = network.scores(torch.stack([row, twin]))
+    if not (scores.isfinite().all() and twin_scores.isfinite().all()):
         raise ModelError("the network gives NaN or infinite scores for this finding. Check its weights")
-    return phrases.DescribedPair(row, twin, now, other)
+    return phrases.DescribedPair(row, twin, scores, twin_scores)
 
 
-def _decisions(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases.DescribedPair) -> list[str]:
+def _describe_pair(domain: TableDomain, decision: Decision, scale: Scale, pair: phrases.DescribedPair) -> list[str]:
     """Return two people and what is decided for them now, in words."""
-    one, two = decided(domain, decision, scale, pair)
+    text, twin_text = describe_decisions(domain, decision, scale, pair)
     return [
         f"  {domain.describe(pair.row)}",
-        f"  gets {one};",
-        f"{_twin_words(domain, pair.row, pair.twin)} gets",
-        f"  {two}.",
+        f"  gets {text};",
+        f"{_describe_twin(domain, pair.row, pair.twin)} gets",
+        f"  {twin_text}.",
     ]
 
 
-def _state(pair: phrases.DescribedPair, decision: Decision) -> str:
+def _describe_state(pair: phrases.DescribedPair, decision: Decision) -> str:
     holds = bool(decision.differ(pair.scores, pair.twin_scores))
     return "it still holds." if holds else "it no longer holds: the decisions are the same."
 
 
-COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80 columns
+FIGURES = {  # heading: figure, format; kept narrow, so that a line fits into 80 columns
     "find-\nings": ("findings", ",.0f"),
     "records\ntried": ("tried", ",.0f"),
     "success": ("gsr", ".1%"),
@@ -219,30 +224,30 @@ COLUMNS = {  # heading: figure, format; kept narrow, so that a line fits into 80
     "s per\n1,000": ("seconds_per_1000", ".3f"),
     "rows\neach": ("rows_per_finding", ",.1f"),
 }
-WITH_SPREAD = ("findings", "gsr")  # the JSON has the intervals of all figures
-FLIPS = {"flip": "Flip rate:", "counterfactual": "A typical counterfactual twin gets a different decision for"}
+SPREAD_FIGURES = ("findings", "gsr")  # the JSON has the intervals of all figures
+RATE_LABELS = {"flip": "Flip rate:", "counterfactual": "A typical counterfactual twin gets a different decision for"}
 
 
-def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableType:
+def compose_comparison(comparison: Comparison, domain: TableDomain) -> RenderableType:
     """Return one line per method, the random rate, and what the columns mean."""
     config = comparison.config
     title = f"{domain.name}, {listing(domain.sensitive)}: {comparison.seeds:,} seeds"
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False, pad_edge=False)
     table.add_column("method", no_wrap=True)
-    for heading in COLUMNS:
+    for heading in FIGURES:
         table.add_column(Text(heading), justify="right", no_wrap=True)
     entries = comparison.methods()
-    most = max((entry["findings"] for entry in entries), default=0)
+    maximum = max((entry["findings"] for entry in entries), default=0)
     for entry in entries:
-        cells = [_cell(entry, figure, form) for figure, form in COLUMNS.values()]
-        table.add_row(entry["method"], *cells, style="bold" if entry["findings"] == most > 0 else None)
+        cells = [_format_cell(entry, figure, form) for figure, form in FIGURES.values()]
+        table.add_row(entry["method"], *cells, style="bold" if entry["findings"] == maximum > 0 else None)
     lines = []
     if comparison.rates:
         shares = [
             f"{with_interval(rate.rate, *rate.interval)} of {rate.sampled:,} {POPULATIONS[rate.population]}"
             for rate in comparison.rates
         ]
-        flips = FLIPS[config.twins]
+        flips = RATE_LABELS[config.twins]
         lines.append(f"{flips} {listing(shares)} (95% intervals).")
     if (strongest := comparison.strongest) is not None:
         lines.append(
@@ -262,11 +267,11 @@ def compare_report(comparison: Comparison, domain: TableDomain) -> RenderableTyp
     return Group(table, *lines)
 
 
-def _cell(entry: dict[str, Any], figure: str, form: str) -> str | Text:
+def _format_cell(entry: dict[str, Any], figure: str, form: str) -> str | Text:
     value, spread = entry[figure], entry.get("plus_minus", {}).get(figure)
     if value is None:
         return "–"
-    if spread is None or figure not in WITH_SPREAD:
+    if spread is None or figure not in SPREAD_FIGURES:
         return f"{value:{form}}"
     return Text(f"{value:{form}}\n±{spread:{form}}")
 

@@ -34,7 +34,7 @@ from neuronfair.formatting import duration, listing, percent, plural, printable
 from neuronfair.measure.rate import Ablation, AblationOutcome
 from neuronfair.model.profile import BiasProfile
 from neuronfair.proof.report import ProofReport, Region
-from neuronfair.render.tables import Tabulated, disadvantaged, overview, tables_of
+from neuronfair.render.tables import TextTable, list_disadvantaged, tabulate_overview, tabulate_report
 
 
 class _Console(Console):
@@ -60,14 +60,14 @@ def make_console(*, quiet: bool = False) -> Console:
 
 
 @contextmanager
-def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
+def progress_bar(activity: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
     """Show a progress bar while a block runs; call the value it gives with (done, total) and, if known, a note.
 
     It goes to standard error, and only if that is a terminal, or below the cell of a notebook: results and logs stay
     clean.
     """
     console = _Console(stderr=True)
-    shown = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+    is_shown = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -76,23 +76,23 @@ def progress_bar(what: str, *, quiet: bool = False) -> Iterator[Callable[..., No
         TextColumn("{task.fields[note]}", markup=False),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=quiet or not shown) as bar:
-        task = bar.add_task(printable(what), total=None, note="")
+    with Progress(*columns, console=console, transient=True, disable=quiet or not is_shown) as bar:
+        task = bar.add_task(printable(activity), total=None, note="")
 
-        def show(done: int, total: int | None, note: str = "", what: str = what) -> None:
-            bar.update(task, completed=done, total=total, note=printable(note), description=printable(what))
+        def show(completed: int, total: int | None, note: str = "", activity: str = activity) -> None:
+            bar.update(task, completed=completed, total=total, note=printable(note), description=printable(activity))
 
         yield show
 
 
 @contextmanager
-def stage_progress(what: str, *, quiet: bool = False) -> Iterator[progress.Progress]:
+def stage_progress(activity: str, *, quiet: bool = False) -> Iterator[progress.Progress]:
     """Show a progress bar for work in several stages, whose description changes with the stage."""
-    with progress_bar(what, quiet=quiet) as show:
-        yield lambda what, done, total, note="": show(done, total, note, what=what)
+    with progress_bar(activity, quiet=quiet) as show:
+        yield lambda activity, completed, total, note="": show(completed, total, note, activity=activity)
 
 
-def layer_table(profile: BiasProfile, domain: TableDomain) -> Table:
+def make_layer_table(profile: BiasProfile, domain: TableDomain) -> Table:
     """Return the reaction of every layer as a table, the most biased one marked."""
     table = Table(title=f"Reaction to {listing(domain.sensitive)}, layer by layer")
     for heading in ("layer", "neurons", "AUC", "cut", "biased", "strongest"):
@@ -111,7 +111,7 @@ def layer_table(profile: BiasProfile, domain: TableDomain) -> Table:
     return table
 
 
-def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain) -> str:
+def describe_profile(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain) -> str:
     """Return in plain words what the interpretation found; nothing about an accuracy that is not known."""
     worst, sensitive = profile.worst, listing(domain.sensitive)
     if not worst.reacts:
@@ -122,22 +122,22 @@ def verdict(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain
         f"{'reacts' if count == 1 else 'react'} strongly to {sensitive} (AS-AUC {worst.auc:.3f})."
     ]
     if ablation is not None:
-        off, drawn = ("this neuron", "a random one") if count == 1 else (f"these {count}", f"{count} random ones")
+        silenced, others = ("this neuron", "a random one") if count == 1 else (f"these {count}", f"{count} random ones")
         sentences += [
-            f"Flip rate in the data set: {_outcome(ablation.before)}.",
-            f"With {off} switched off: {_outcome(ablation.after)}.",
-            f"With {drawn} of the same layer instead: {_outcome(ablation.random_mean)}, mean of "
+            f"Flip rate in the data set: {_format_outcome(ablation.before)}.",
+            f"With {silenced} switched off: {_format_outcome(ablation.after)}.",
+            f"With {others} of the same layer instead: {_format_outcome(ablation.random_mean)}, mean of "
             f"{len(ablation.random)} draws.",
         ]
     return " ".join(sentences)
 
 
-def _outcome(outcome: AblationOutcome) -> str:
+def _format_outcome(outcome: AblationOutcome) -> str:
     accuracy = "" if outcome.accuracy is None else f" at an accuracy of {percent(outcome.accuracy)}"
     return f"{percent(outcome.rate)}{accuracy}"
 
 
-def interpretation_json(profile: BiasProfile, ablation: Ablation | None) -> dict[str, object]:
+def list_interpretation(profile: BiasProfile, ablation: Ablation | None) -> dict[str, object]:
     """Return an interpretation as plain values: `layers`, `worst`, and what switching neurons off did."""
     result: dict[str, object] = {
         "worst": profile.worst.name,
@@ -165,82 +165,85 @@ def interpretation_json(profile: BiasProfile, ablation: Ablation | None) -> dict
     return result
 
 
-SHOWN_PAIRS = 3  # pairs shown with --verbose
-COLUMNS = 8  # left out and named
-_STYLE: dict[Tone, str] = {"alarm": "bold red", "caution": "bold yellow", "calm": "bold green", "neutral": "bold"}
+MAX_PAIRS = 3  # pairs shown with --verbose
+MAX_COLUMNS = 8  # left out and named
+_TONE_STYLES: dict[Tone, str] = {"alarm": "bold red", "caution": "bold yellow", "calm": "bold green", "neutral": "bold"}
 
 
 def print_audit(console: Console, report: Report, page: Path | None = None, *, verbose: bool = False) -> None:
     """Print an audit: one screen, or everything if `verbose`; then the next command and where the report is."""
-    console.print(audit_report(report, verbose=verbose))
+    console.print(compose_audit(report, verbose=verbose))
     for step in next_steps(report)[:1]:
         console.print(f"Next: {step.text}", *([f"  {step.command}"] if step.command else []), sep="\n", soft_wrap=True)
     if page is not None:
         console.print(f"Report: {page}", soft_wrap=True)
 
 
-def audit_report(report: Report, *, verbose: bool = False) -> RenderableType:
+def compose_audit(report: Report, *, verbose: bool = False) -> RenderableType:
     """Return headline, status, metrics, the worst realistic pair and the thresholds; all tables if `verbose`."""
-    attributes, gate = report.attributes, _gate(report, verbose=verbose)
-    said = [] if len(gate) == 1 and report.verdict.thresholds == "failed" else [status(report)]  # the line says it
-    style = _STYLE[report.verdict.tone]
+    attributes, gate = report.attributes, _list_checks(report, verbose=verbose)
+    statuses = [] if len(gate) == 1 and report.verdict.thresholds == "failed" else [status(report)]  # the line says it
+    style = _TONE_STYLES[report.verdict.tone]
     headline = f"{report.verdict.headline} {summary.twin_explained(attributes)}".rstrip()
-    lines: list[RenderableType] = [headline, *(Text(printable(one), style=style) for one in said), *gate]
+    lines: list[RenderableType] = [headline, *(Text(printable(line), style=style) for line in statuses), *gate]
     if attributes:
-        lines += ["", _metrics(find_worst_attribute(attributes))]
+        lines += ["", _make_metric_table(find_worst_attribute(attributes))]
     if len(attributes) > 1:
-        lines += ["", _table(overview(attributes))]
+        lines += ["", _make_table(tabulate_overview(attributes))]
     lines += [""] if verbose or len(attributes) > 1 else []
     if verbose:
-        lines += [*report.verdict.details, *disadvantaged(attributes), ""]
-        for one in tables_of(report):
-            lines += [_table(one), *one.notes, ""]
-    pairs = realistic_pairs(attributes, SHOWN_PAIRS if verbose else 1)
+        lines += [*report.verdict.details, *list_disadvantaged(attributes), ""]
+        for table in tabulate_report(report):
+            lines += [_make_table(table), *table.notes, ""]
+    pairs = realistic_pairs(attributes, MAX_PAIRS if verbose else 1)
     for pair in pairs:
         lines.append(f"{'• ' if verbose else 'Worst pair, '}{described(pair)}")
         if pair.replay and verbose:
             lines.append(Text(printable(f"  {pair.replay}"), style="dim", overflow="fold"))
     if verbose:
-        lines += [f"• {group.sentence}" for one in attributes for group in one.subgroups[:1]]
-    lines += _build(report)
+        lines += [f"• {group.sentence}" for attribute in attributes for group in attribute.subgroups[:1]]
+    lines += _list_comparisons(report)
     notes = limits_of(report)
     if verbose:
-        lines += [*(f"Note: {note}" for note in notes), report.model.note, *_left_out(report)]
+        lines += [*(f"Note: {note}" for note in notes), report.model.note, *_list_left_out(report)]
     elif notes:
-        more = f" ({len(notes) - 1:,} more: --verbose)" if len(notes) > 1 else ""
-        lines.append(f"Note: {notes[0]}{more}")
+        suffix = f" ({len(notes) - 1:,} more: --verbose)" if len(notes) > 1 else ""
+        lines.append(f"Note: {notes[0]}{suffix}")
     return Group(*lines)
 
 
-def _metrics(one: AttributeReport) -> Table:
+def _make_metric_table(attribute: AttributeReport) -> Table:
     """Return the four metrics, a short paragraph each."""
     table = Table.grid(padding=(0, 2, 0, 0))
-    for metric in metrics(one):
+    for metric in metrics(attribute):
         table.add_row(Text(metric.name, style="bold"), metric.text)
     return table
 
 
-def _table(one: Tabulated) -> Table:
-    table = Table(
-        title=one.title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False
+def _make_table(table: TextTable) -> Table:
+    grid = Table(
+        title=table.title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0), pad_edge=False
     )
-    for heading in one.heads:
-        table.add_column(heading, overflow="fold", header_style="dim", min_width=max(map(len, heading.split())))
-    for cells in one.rows:
-        table.add_row(*cells)
-    return table
+    for heading in table.heads:
+        grid.add_column(heading, overflow="fold", header_style="dim", min_width=max(map(len, heading.split())))
+    for cells in table.rows:
+        grid.add_row(*cells)
+    return grid
 
 
-def _left_out(report: Report) -> list[str]:
+def _list_left_out(report: Report) -> list[str]:
     """Return which columns were left out, and why."""
     reasons: dict[str, list[str]] = {}
-    for one in report.data.left_out:
-        reasons.setdefault(one.reason, []).append(one.column)
-    more = {reason: f", … ({len(names)} in all)" if len(names) > COLUMNS else "" for reason, names in reasons.items()}
-    return [f"Left out: {', '.join(names[:COLUMNS])}{more[why]}: {why}." for why, names in reasons.items()]
+    for column in report.data.left_out:
+        reasons.setdefault(column.reason, []).append(column.column)
+    lines = []
+    for reason, names in reasons.items():
+        suffix = f", … ({len(names)} in all)" if len(names) > MAX_COLUMNS else ""
+        lines.append(f"Left out: {', '.join(names[:MAX_COLUMNS])}{suffix}: {reason}.")
+    return lines
 
 
-def _gate(report: Report, *, verbose: bool) -> list[RenderableType]:
+def _list_checks(report: Report, *, verbose: bool) -> list[RenderableType]:
     """Return the thresholds that failed, and with `verbose` those that passed."""
     lines: list[RenderableType] = []
     for check in report.gate.checks if report.gate is not None else ():
@@ -251,7 +254,7 @@ def _gate(report: Report, *, verbose: bool) -> list[RenderableType]:
     return lines
 
 
-def _build(report: Report) -> list[str]:
+def _list_comparisons(report: Report) -> list[str]:
     """Return the results of the regression set and of the comparison with an earlier audit."""
     lines = []
     if (past := report.regression_set) is not None:
@@ -265,10 +268,10 @@ def _build(report: Report) -> list[str]:
     return lines
 
 
-_STYLES = {"failed": "bold red", "error": "bold red", "not finished": "bold yellow", "passed": "green"}
+_STATE_STYLES = {"failed": "bold red", "error": "bold red", "not finished": "bold yellow", "passed": "green"}
 
 
-def index_table(index: AuditIndex) -> RenderableType:
+def compose_index(index: AuditIndex) -> RenderableType:
     """Return a line for each audit, then what failed and why, and how many are in which state."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
     table.add_column("audit", overflow="fold")
@@ -277,18 +280,18 @@ def index_table(index: AuditIndex) -> RenderableType:
     for heading in ("flip\nrate", "synthetic", "proxy\nexcess", "time"):
         table.add_column(Text(heading), justify="right", no_wrap=True)
     for line in index.audits:
-        shares = [None if one is None else one.rate for one in (line.rate, line.random, line.counterfactual)]
+        shares = [None if rate is None else rate.rate for rate in (line.rate, line.random, line.counterfactual)]
         table.add_row(
             line.name,
-            Text(line.state, style=_STYLES.get(line.state, "")),
+            Text(line.state, style=_STATE_STYLES.get(line.state, "")),
             line.level or "–",
             *("–" if share is None else percent(share) for share in shares),
             duration(line.seconds) if line.level else "–",
         )
     remarks = [
-        Text(printable(f"{line.name}: {why}"))
+        Text(printable(f"{line.name}: {reason}"))
         for line in index.audits
-        for why in ((line.error,) if line.error is not None else line.fired)
+        for reason in ((line.error,) if line.error is not None else line.fired)
     ]
     states = dict.fromkeys(line.state for line in index.audits)
     counts = listing([f"{index.count(state):,} {state.replace('no ', 'without ')}" for state in states])
@@ -297,29 +300,30 @@ def index_table(index: AuditIndex) -> RenderableType:
 
 # What a certification has proved: a bar of characters and a few sentences
 
-WIDTH = 60  # letters of the bar
-NAMES = ("certified", "undecided", "certified to depend")
-STYLES, LETTERS = ("green", "dim", "bold red"), ("█", "░", "▓")
+BAR_WIDTH = 60  # letters of the bar
+SHARE_NAMES = ("certified", "undecided", "certified to depend")
+SHARE_STYLES, SHARE_LETTERS = ("green", "dim", "bold red"), ("█", "░", "▓")
 
 
-def proof_report(report: ProofReport) -> RenderableType:
+def compose_proof(report: ProofReport) -> RenderableType:
     """Return a certification as a bar of its three shares, and what they mean."""
-    shares = _shares(report)
+    shares = _find_shares(report)
     bar, legend = Text(), Text()
-    for name, share, style, letter, width in zip(NAMES, shares, STYLES, LETTERS, _widths(shares), strict=True):
+    parts = zip(SHARE_NAMES, shares, SHARE_STYLES, SHARE_LETTERS, _find_widths(shares), strict=True)
+    for name, share, style, letter, width in parts:
         bar.append(width * letter, style)
         legend.append(f"{letter} ", style).append(f"{name} {percent(share)}   ")
-    return Group(bar, legend, *sentences(report))
+    return Group(bar, legend, *describe_proof(report))
 
 
-def _shares(report: ProofReport) -> tuple[float, float, float]:
+def _find_shares(report: ProofReport) -> tuple[float, float, float]:
     """Return the three shares of the data set, or of the input space without one."""
     if (rows := report.data_set) is not None:
         return rows.certified_fair.share, rows.undecided.share, rows.certified_discriminatory.share
     return report.proved_fair.share, report.undecided.share, report.proved_discriminatory.share
 
 
-def sentences(report: ProofReport) -> list[str]:
+def describe_proof(report: ProofReport) -> list[str]:
     """Return what is certified, what is not, and for which records, in plain words."""
     lines, by_name, rows = certified_sentences(report), listing(report.sensitive), report.data_set
     if rows is not None:
@@ -343,27 +347,27 @@ def sentences(report: ProofReport) -> list[str]:
         )
     size = f"{plural(int(report.people.count), 'record')} in {plural(report.boxes, 'box', 'boxes')}"
     lines.append(f"{size}, {duration(report.seconds)}; {report.method}.")
-    lines += [f"Certified region: {region_sentence(region)}" for region in report.regions]
+    lines += [f"Certified region: {describe_region(region)}" for region in report.regions]
     if report.interrupted:
         lines.append("Interrupted: what was certified is kept. The same command resumes from here.")
     return lines
 
 
-def region_sentence(region: Region | None) -> str:
+def describe_region(region: Region | None) -> str:
     """Return a region in words: its rule, its size, and how many records it holds."""
     if region is None:
         return "nothing is proved, not even for the record alone."
-    held = f"{plural(int(region.size.count), 'record')} of the input space"
+    size = f"{plural(int(region.size.count), 'record')} of the input space"
     if region.rows is not None:
-        held += f", {region.rows.count:,} of the data set ({percent(region.rows.share)})"
+        size += f", {region.rows.count:,} of the data set ({percent(region.rows.share)})"
     if region.fresh is not None:
-        held += f", {percent(region.fresh.share)} of realistic synthetic records"
+        size += f", {percent(region.fresh.share)} of realistic synthetic records"
     depends = "every decision depends" if region.depends else "no decision depends"
-    return f"{depends} on the attribute where {region.rule or 'anything'} ({held})."
+    return f"{depends} on the attribute where {region.rule or 'anything'} ({size})."
 
 
-def _widths(shares: Sequence[float]) -> list[int]:
+def _find_widths(shares: Sequence[float]) -> list[int]:
     """Return how many letters of the bar each share gets: one at least if it is not 0."""
-    widths = [max(round(share * WIDTH), int(share > 0)) for share in shares]
-    widths[widths.index(max(widths))] += WIDTH - sum(widths)
+    widths = [max(round(share * BAR_WIDTH), int(share > 0)) for share in shares]
+    widths[widths.index(max(widths))] += BAR_WIDTH - sum(widths)
     return widths

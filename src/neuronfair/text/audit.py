@@ -28,7 +28,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
 from neuronfair.progress import Progress, show_nothing
-from neuronfair.render.export import neutral, save_as
+from neuronfair.render.export import disarm, save_as
 from neuronfair.searches.method import SearchContext
 from neuronfair.searches.methods import check_method
 from neuronfair.store.ledger import versions
@@ -459,7 +459,7 @@ def write_results(folder: Path, audit: TextAudit) -> None:
             texts, others = audit.domain.write(rows), audit.domain.write(twins)
             pairs = zip(texts, others, rows[:, GROUP].tolist(), twins[:, GROUP].tolist(), strict=True)
             for text, twin, group, other in pairs:
-                writer.writerow([search.method, neutral(text), neutral(twin), groups[group], groups[other]])
+                writer.writerow([search.method, disarm(text), disarm(twin), groups[group], groups[other]])
 
 
 # The report

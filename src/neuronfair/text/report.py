@@ -16,8 +16,8 @@ from neuronfair.audits.wording.verdict import SET_ONE, threshold_state
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import interval_ends, listing, percent, plural, tally, with_interval
 from neuronfair.measure.stats import Estimate
-from neuronfair.render.export import junit_of_texts
-from neuronfair.render.page import rendered
+from neuronfair.render.export import write_text_junit
+from neuronfair.render.page import render_template
 from neuronfair.text.lexicon import REASON_TEXT, Reason
 
 
@@ -179,7 +179,7 @@ class TextReport:
     def to_junit(self, reason: object = None) -> str:
         """Return the thresholds as JUnit XML; `why` says why they could not be evaluated."""
         unknown = str(reason or self.threshold_text) if self.thresholds == "not evaluated" else ""
-        return junit_of_texts(self.texts.name, self.attribute, self.gate, lines(self), unknown)
+        return write_text_junit(self.texts.name, self.attribute, self.gate, lines(self), unknown)
 
     @staticmethod
     def from_json(text: str | bytes, source: object = "audit.json") -> TextReport:
@@ -310,22 +310,22 @@ def mark_changes(text: str, other: str) -> list[TextPiece]:
 def text_page(report: TextReport) -> str:
     """Return the audit of texts as one self-contained HTML page."""
     by_search = [finding for finding in report.worst if finding.found_by != "data set"]
-    return rendered(
+    return render_template(
         "texts.html",
         version=report.neuronfair,
         report=report,
         headline=headline(report),
         tone=TONES[report.thresholds],
         status=f"{SIGNS[TONES[report.thresholds]]} {report.threshold_text}",
-        tiles_of=metrics(report),
+        metrics=metrics(report),
         steps=[Step(text) for text in next_steps(report)],
-        marked=mark_changes,
+        split_changes=mark_changes,
         matrix=_arrange_by_groups(report),
-        heat=_format_heat,
+        format_heat=_format_heat,
         reasons=REASON_TEXT,
         search_pairs=by_search,
         table_pairs=[finding for finding in report.worst if finding.found_by == "data set"],
-        ends=lambda mean: interval_ends(*mean),
+        format_ends=lambda mean: interval_ends(*mean),
     )
 
 

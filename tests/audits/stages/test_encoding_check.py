@@ -18,9 +18,9 @@ from neuronfair.audits.wording.verdict import conclude
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.model.open import wrap_model
-from neuronfair.render.export import junit
-from neuronfair.render.page import audit_page
-from neuronfair.render.tables import markdown
+from neuronfair.render.export import write_junit
+from neuronfair.render.page import render_audit
+from neuronfair.render.tables import write_markdown
 from tests.conftest import FLIPS
 
 N = 2_000
@@ -181,9 +181,9 @@ def test_a_gate_does_not_judge_a_wrongly_fed_model(people, tmp_path):
     assert report.gate is None
     assert (report.verdict.level, report.verdict.thresholds) == ("not assessable", "not evaluated")
     assert report.verdict.headline == f"The input encoding check failed. {report.encoding_check.text}"
-    for shown in (markdown(report), audit_page(report), junit(report)):
+    for shown in (write_markdown(report), render_audit(report), write_junit(report)):
         assert "the encoding is probably wrong" in shown
-    assert 'failures="0" errors="1"' in junit(report)
+    assert 'failures="0" errors="1"' in write_junit(report)
     trusted, failure = Checks(["rate > 99%"], skip_encoding_check=True).read(data.domain).evaluate(report, None)
     assert failure is None
     assert trusted.gate.passed

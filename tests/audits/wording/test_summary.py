@@ -19,7 +19,7 @@ from neuronfair.audits.wording.summary import (
 )
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent
-from neuronfair.render.tables import overview
+from neuronfair.render.tables import tabulate_overview
 from tests.reports import (
     DISPARITY,
     GROUPS,
@@ -159,7 +159,7 @@ def test_people_without_a_plausible_twin_are_counted():
     pairs = replace(rate(112, 10_866, "pairs"), alone=9134)
     one = attribute(rates=Rates(pairs=pairs))
     assert metrics(one)[0].note == "9,134 more have none"
-    assert overview((one,)).rows[0][:3] == ("sex", "1", "10,866")
+    assert tabulate_overview((one,)).rows[0][:3] == ("sex", "1", "10,866")
 
 
 def test_plausible_pairs_are_shown_alone_if_there_are_any():

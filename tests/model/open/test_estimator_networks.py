@@ -35,7 +35,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.frames import table_inputs
 from neuronfair.model.profile import interpret
-from neuronfair.render.page import audit_page
+from neuronfair.render.page import render_audit
 from neuronfair.searches.methods import able, check_method
 from tests.conftest import FLIPS
 from tests.model.open.conftest import check_black_box, check_white_box
@@ -157,4 +157,4 @@ def test_nothing_inside_is_looked_at_and_gradients_are_followed(crowd, table):
     assert entry.searches[0].findings > 0
     with pytest.raises(NeuronFairError, match="a linear model has no hidden layers"):
         check_thresholds(result.report, ["worst_auc > 0.5"])
-    assert "The model is linear and has no hidden layers" in audit_page(result.report)
+    assert "The model is linear and has no hidden layers" in render_audit(result.report)
