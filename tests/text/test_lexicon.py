@@ -83,6 +83,8 @@ def swapped(text, lexicon, group):
         ("She is Muslim.", "religion", "Jewish", "She is Jewish."),
         ("a muslim woman", "religion", "Hindu", "a hindu woman"),
         ("a Black man with black shoes", "ethnicity", "Asian", "an Asian man with black shoes"),
+        ("a tale of a black man", "ethnicity", "Asian", "a tale of an asian man"),  # all in lower case
+        ("A tale of a black man", "ethnicity", "Asian", "A tale of an Asian man"),
         ("an Italian film with Italian actors", "nationality", "French", "an Italian film with French actors"),
         ("a devout Muslim", "religion", "Jewish", "a devout Jew"),
         ("A Christian prays daily.", "religion", "Jewish", "A Jew prays daily."),
@@ -125,6 +127,7 @@ def test_swaps_keep_everything_else(text, lexicon, group, expected):
         ("I loved Lady Bird", "gender", "ambiguous"),
         ("a fan of Zigzag girls", "gender", "part of a name"),
         ("her friend Marcus called", "gender", "part of a name"),
+        ("see samira play her own part", "gender", "part of a name"),
         ("@JamesOKeefe lost his way", "gender", "part of a name"),
         ("a strongman and his dog", "gender", "ambiguous"),
         ("they called her names", "gender", "ambiguous"),

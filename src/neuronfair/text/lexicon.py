@@ -254,8 +254,10 @@ class IdentityText:
             other = group if mention.term.group == self.group else self.group
             counterpart = lexicon.counterpart(mention.term, other)
             spelling = in_case_of(mention.spelling, mention.term.text, counterpart)
-            if mention.spelling.islower() and not self.text.islower():  # Asian keeps its capital
-                spelling = counterpart if counterpart[:1].isupper() else spelling
+            if self.text.islower():
+                spelling = spelling.lower()
+            elif mention.spelling.islower() and counterpart[:1].isupper():  # Asian keeps its capital
+                spelling = counterpart
             if mention.spelling[0].isupper() and _ends_sentence(self.text[: mention.start].rstrip()):  # Latino voters
                 spelling = spelling[:1].upper() + spelling[1:]
             ending = self._possessive(mention, counterpart)
