@@ -30,7 +30,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.weights import fingerprint
 from neuronfair.proof.certificate import AxisCodes, Certificate, CertifiedBoxes, known_by, write
 from neuronfair.proof.checker.check import check
-from neuronfair.proof.problem import problem_of
+from neuronfair.proof.problem import build_problem
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.testing.cases import random_module
 
@@ -51,7 +51,7 @@ def right(boxes: int, seconds: float) -> Certificate:
     """Return a certificate of so many boxes at least."""
     network = network_of()
     domain = catalog_domain("adult")
-    problem = problem_of(network, domain)
+    problem = build_problem(network, domain)
 
     def stop(now: ProofProgress) -> None:
         if now.boxes > 2 * boxes:  # about half of them are leaves

@@ -44,7 +44,7 @@ class Disk(threading.Thread):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
-        self.folder, self.peak, self.done = folder, 0, threading.Event()
+        self.folder, self.peak, self.finished = folder, 0, threading.Event()
 
     def now(self) -> int:
         """Return the bytes of all files."""
@@ -59,7 +59,7 @@ class Disk(threading.Thread):
 
     def run(self) -> None:
         """Remember the most there was."""
-        while not self.done.wait(1):
+        while not self.finished.wait(1):
             self.peak = max(self.peak, self.now())
 
 
@@ -98,7 +98,7 @@ def main() -> None:
         )
         runner.remove()
         seconds = time.perf_counter() - start
-        disk.done.set()
+        disk.finished.set()
         peak = [resource.getrusage(who).ru_maxrss / 1e3 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         total = outcome.total
         figures = {

@@ -24,7 +24,7 @@ import neuronfair as nf
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.model.decision import Decision
 from neuronfair.model.weights import load_weights
-from neuronfair.proof.problem import Problem, problem_of
+from neuronfair.proof.problem import Problem, build_problem
 from neuronfair.proof.prove import prove
 from neuronfair.proof.records import Evidence, ProofRecords
 
@@ -65,17 +65,19 @@ def case(name: str, device: str) -> Case:
     if name in FAIRQUANT:
         domain = read_domain(models / "fairify" / ("adult.toml" if name.startswith("AC") else "bank.toml"))
         module, _ = load_weights(models / "fairify" / f"{name}.npz")
-        return Case(problem_of(nf.Network(module, domain), domain, decision=Decision("threshold", 0.0), device=device))
+        return Case(
+            build_problem(nf.Network(module, domain), domain, decision=Decision("threshold", 0.0), device=device)
+        )
     data, kind = name.split("-")
     if kind in ("xgboost", "lightgbm"):
         return _trees(nf.load_dataset(data, sensitive=[TREES[data]]), kind, device)
     if kind == "demo":
         table = nf.load_dataset(data)
         module = nf.train(table)[0]
-        return Case(problem_of(nf.Network(module.eval(), table.domain), table.domain, device=device), table)
+        return Case(build_problem(nf.Network(module.eval(), table.domain), table.domain, device=device), table)
     table = nf.load_dataset(data, "paper", sensitive=[kind])
     module, _ = load_weights(models / "neuronfair" / f"{FILES[data]}.npz")
-    return Case(problem_of(nf.Network(module, table.domain), table.domain, device=device), table)
+    return Case(build_problem(nf.Network(module, table.domain), table.domain, device=device), table)
 
 
 def _trees(table: nf.Dataset, kind: str, device: str) -> Case:
@@ -90,7 +92,7 @@ def _trees(table: nf.Dataset, kind: str, device: str) -> Case:
         from lightgbm import LGBMClassifier
 
         model = LGBMClassifier(n_estimators=200, num_leaves=31, n_jobs=2, verbose=-1)
-    return Case(problem_of(boosted(table, model, kind).opened, table.domain, device=device), table)
+    return Case(build_problem(boosted(table, model, kind).opened, table.domain, device=device), table)
 
 
 def measured(name: str, seconds: float, device: str, order: Any) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def measured(name: str, seconds: float, device: str, order: Any) -> dict[str, An
     figures: dict[str, Any] = {"case": name, "seconds": round(proof.seconds, 1), "boxes": proof.boxes}
     assert proof.state is not None
     evidence = Evidence(one.problem, proof.state)
-    rows, fresh = records.data_set(evidence), records.fresh(evidence)
+    rows, fresh = records.find_claims(evidence), records.find_fresh_claims(evidence)
     if rows is not None:
         fair, flips = rows.certified_fair.count, rows.certified_discriminatory.count
         twins = max(1, rows.of - rows.without_twin)

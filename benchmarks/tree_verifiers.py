@@ -19,7 +19,7 @@ import neuronfair as nf
 from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.table import TableDomain
 from neuronfair.model.encoding import TableEncoding
-from neuronfair.proof.problem import problem_of, rule_of
+from neuronfair.proof.problem import build_problem, describe_box
 from neuronfair.proof.records import ProofRecords
 from neuronfair.proof.regions import RegionGrower
 
@@ -72,24 +72,24 @@ def main() -> None:
     table = nf.load_dataset("german", sensitive=["sex"])
     model = XGBClassifier(n_estimators=100, max_depth=4, n_jobs=1)
     opened = boosted(table, model, "XGBoost").opened
-    problem = problem_of(opened, table.domain)
+    problem = build_problem(opened, table.domain)
     records = ProofRecords.of(problem, table)
     trees = veritas.get_addtree(model, silent=True)
     numbers = TableEncoding.of(table.domain).encode(table.rows).numpy()
     score = np.asarray(trees.eval(numbers)).ravel()
     print("largest difference of scores:", np.abs(score - model.predict(numbers, output_margin=True)).max())
-    grower = RegionGrower(problem, records.places)
+    grower = RegionGrower(problem, records.points)
     begun, boxes = time.process_time(), []
     for row in range(options.rows):
-        box = grower.grown(records.places[row], fair=True)
+        box = grower.grow(records.points[row], fair=True)
         boxes += [] if box is None else [box]
     print(f"grown: {len(boxes)} regions around {options.rows} rows in {time.process_time() - begun:.1f} s")
     begun = time.process_time()
-    again = [bool(grower.proved(box, fair=True)) for box in boxes]
+    again = [bool(grower.find_proved(box, fair=True)) for box in boxes]
     print(f"verified again here: {sum(again)} in {time.process_time() - begun:.2f} s")
     begun, one_sided, alike = time.process_time(), 0, 0
     for box in boxes:
-        allowed = allowed_codes(table.domain, rule_of(problem, box.low[0], box.high[0]))
+        allowed = allowed_codes(table.domain, describe_box(problem, box.low[0], box.high[0]))
         where = [intervals(table.domain, allowed, value) for value in range(len(problem.domain.sensitive_values))]
         one_sided += any(all(is_one_sided(trees, one, sign) for one in where) for sign in (1, -1))
         one, other = (trees.prune(box) for box in where)

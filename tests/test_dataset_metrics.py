@@ -16,7 +16,7 @@ from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import DomainError, Unprovable
 from neuronfair.model.open import wrap_model
 from neuronfair.model.records import prepare_records
-from neuronfair.proof.problem import problem_of
+from neuronfair.proof.problem import build_problem
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("sklearn")
@@ -229,7 +229,7 @@ def test_age_bands_are_compared_by_their_medians():
     names = ["below 25", "25 to below 40", "40 to below 60", "60 or more"]
     assert rows == dict(zip(names, np.bincount(band).tolist(), strict=True))
     with pytest.raises(Unprovable, match="in bands"):
-        problem_of(wrap_model(model, data.domain, data.rows), data.domain)
+        build_problem(wrap_model(model, data.domain, data.rows), data.domain)
     with pytest.raises(DomainError, match="for the attribute-flip test only"):
         fit_counterfactuals(data.domain, data.rows)
     assert parse_domain(format_domain(data.domain)).fingerprint == data.domain.fingerprint != domain.fingerprint

@@ -10,10 +10,10 @@ from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.proof import prove as proving
-from neuronfair.proof.problem import Problem, places_of, problem_of
+from neuronfair.proof.problem import Problem, build_problem, locate_rows
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import Evidence, ProofRecords
-from neuronfair.proof.regions import largest_regions, region_of_row
+from neuronfair.proof.regions import find_largest_regions, find_region
 from neuronfair.proof.report import Region
 from neuronfair.proof.state import FAIR, FLIPS
 
@@ -63,7 +63,7 @@ def held(seed: int, *, kind: str | None = None, people: int = 50_000, steps: int
             raise KeyboardInterrupt  # the proof so far is kept
 
     truth = everybody(case.asked, case.domain, case.decision, doubt=case.doubt)
-    problem = problem_of(case.model, case.domain, decision=case.decision)
+    problem = build_problem(case.model, case.domain, decision=case.decision)
     small, records = draw.choice((1, 1, 8, 512)), _records(problem, seed) if draw.random() < 0.5 else None
     few = patch.dict(proving.DRAWN, cpu=GUIDES), patch.object(proving, "MAX_DRAWING_TIME", 1e9)
     with patch.object(proving, "MAX_ENUMERATED", small), few[0], few[1]:
@@ -87,7 +87,7 @@ def held(seed: int, *, kind: str | None = None, people: int = 50_000, steps: int
     if records is not None:
         wrong += _wrong_rows(records, evidence, truth, complete=proof.complete)
         rows = records.in_region.nonzero()[:REGIONS, 0] + 1
-        regions = [*(region_of_row(records, int(row)) for row in rows), *largest_regions(records, evidence)]
+        regions = [*(find_region(records, int(row)) for row in rows), *find_largest_regions(records, evidence)]
         wrong += [f"the region '{region.rule}' is false" for region in regions if region and _is_wrong(region, truth)]
     return Claims(case.name, len(certified), tuple(wrong), len(told.rounded(certified)), share, decided)
 
@@ -121,7 +121,7 @@ def _records(problem: Problem, seed: int) -> ProofRecords:
 
 def _wrong_rows(records: ProofRecords, evidence: Evidence, truth: Truth, *, complete: bool) -> list[str]:
     """Return what is wrong about the rows of a data set, one by one and in all."""
-    rows, claims, status = records.rows, records.data_set(evidence), records.status(evidence)
+    rows, claims, status = records.rows, records.find_claims(evidence), records.status(evidence)
     sizes = torch.tensor([attribute.size for attribute in truth.domain.attributes])
     known = ((rows >= 0) & (rows < sizes)).all(1)
     exists = known & truth.domain.valid(torch.where(known[:, None], rows, 0))
@@ -149,7 +149,7 @@ def _is_wrong(region: Region, truth: Truth) -> bool:
 
 def _contradicted(evidence: Evidence, truth: Truth, rows: Tensor) -> tuple[int, Tensor]:
     """Return about how many records, guides included, a proof says something, and the rows that it is wrong about."""
-    status = evidence.status_of(places_of(evidence.problem, rows))
+    status = evidence.find_status(locate_rows(evidence.problem, rows))
     family = truth.place(rows)
     flips, close = truth.flips[family], truth.close[family]
     wrong = (((status == FAIR) & flips) | ((status == FLIPS) & ~flips)) & ~close

@@ -10,7 +10,7 @@ from neuronfair.measure.groups import learn_subgroups
 from neuronfair.measure.rate import Rate, Until, flip_rate
 from neuronfair.model.network import Network
 from neuronfair.model.profile import interpret
-from neuronfair.proof.problem import problem_of
+from neuronfair.proof.problem import build_problem
 from neuronfair.proof.prove import prove
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
@@ -171,7 +171,7 @@ def certificate(name: str, case: Case, truth: Truth, seconds: float, note: Note)
     """Prove what can be proved in some seconds, and compare every box with the people in it."""
     note(f"{name}: proof, {seconds:g} s")
     try:
-        problem = problem_of(case.opened, case.domain, decision=case.decision)
+        problem = build_problem(case.opened, case.domain, decision=case.decision)
     except Unprovable as error:
         note(f"{name}: {error}")
         return None

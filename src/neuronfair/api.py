@@ -39,8 +39,8 @@ from neuronfair.plots import new_axes
 from neuronfair.progress import Progress, show_nothing
 from neuronfair.proof.records import Order, ProofRecords
 from neuronfair.proof.report import ProofReport
+from neuronfair.proof.session import build_region_problem
 from neuronfair.proof.session import certify as certify_problem
-from neuronfair.proof.session import problem_where
 from neuronfair.render.export import make_findings_frame, make_groups_frame, make_rates_frame, save_as
 from neuronfair.render.page import render_audit, render_verdict
 from neuronfair.render.tables import write_markdown
@@ -383,7 +383,7 @@ def certify(
     source = ModelSource(model, weights, trust_pickle, decision, "cpu", preprocess, columns)
     case = prepare(data, source, sensitive=_name_sensitive(data, sensitive, sensitive_features), target=target)
     table, opened_model = case.data, case.opened_model
-    problem = problem_where(opened_model, table.domain, where, device)
+    problem = build_region_problem(opened_model, table.domain, where, device)
     if has_table:
         records = ProofRecords.of(problem, table, order=order, model=opened_model)
     else:

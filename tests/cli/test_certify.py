@@ -179,7 +179,7 @@ def test_ctrl_c_keeps_what_is_proved(run, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(session, "_note", stop)
+        patch.setattr(session, "_describe_progress", stop)
         patch.setattr("neuronfair.proof.prove.MAX_ENUMERATED", 0)  # so that more than one step is needed
         result = run(*CERTIFY, *model("network"), "--json", "figures.json")
     assert (result.status, result.err) == (130, "")

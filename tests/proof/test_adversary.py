@@ -355,12 +355,12 @@ def false_boxes(subject, proof, flips):
 
 
 def assert_refused_or_right(opened, decide, why, monkeypatch, tmp_path):
-    monkeypatch.setattr(problem, "MOST_ENUMERATED", 0)  # nobody is asked: bounds, or nothing
+    monkeypatch.setattr(problem, "MAX_ENUMERATED_RECORDS", 0)  # nobody is asked: bounds, or nothing
     if why is not None:
         with pytest.raises(ModelError, match=why):
-            problem.problem_of(opened, DOMAIN)
+            problem.build_problem(opened, DOMAIN)
         return
-    subject = problem.problem_of(opened, DOMAIN)
+    subject = problem.build_problem(opened, DOMAIN)
     proof = prove(subject, seconds=2)
     flips = flips_of(decide)
     assert proof.discriminatory <= flips.sum() <= proof.people - proof.fair

@@ -24,8 +24,8 @@ from neuronfair.proof import distributed
 from neuronfair.proof import prove as proving
 from neuronfair.proof.bounds.space import CutTree
 from neuronfair.proof.checker.check import check
-from neuronfair.proof.distributed import PieceFolder, _check, prove_together, recovered
-from neuronfair.proof.problem import problem_of
+from neuronfair.proof.distributed import PieceFolder, _compute_checksum, prove_together, recover_state
+from neuronfair.proof.problem import build_problem
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import ProofRecords
 from neuronfair.proof.session import CERTIFICATE, SHARDS, ProofRequest, ProofRun, certify
@@ -37,7 +37,7 @@ from tests.proof.enumerable import RULES, domain_of, figures, network_of, tiles,
 DOMAIN = domain_of(*RULES)
 DECISION = Decision("tolerance", 0.6)
 NETWORK = network_of(DOMAIN, 1)
-PROBLEM = problem_of(NETWORK, DOMAIN, decision=DECISION)
+PROBLEM = build_problem(NETWORK, DOMAIN, decision=DECISION)
 TRUTH = truth(NETWORK, DOMAIN, DECISION)
 CPU = torch.device("cpu")
 
@@ -67,11 +67,11 @@ class Watched:
     """Does the pieces one after the other, those that are named twice after a kill; and remembers how many boxes."""
 
     size: int
-    work: Callable[..., ProofState] = distributed.work
+    work: Callable[..., ProofState] = distributed.continue_piece
     dealt: list[list[Any]] = field(default_factory=list)
 
     def map(self, work: Any, shared: Any, items: Sequence[Any], **options: Any) -> Iterator[Any]:
-        if work is not distributed.work:  # they are only asked to come
+        if work is not distributed.continue_piece:  # they are only asked to come
             return iter(())
         self.dealt.append(list(items))
         return Serial().map(self.work, shared, items, **options)
@@ -92,12 +92,12 @@ def killed_once(problem, piece, note, *, after: int = 2, gone: bool = False) -> 
             raise Killed
 
     try:
-        distributed.work(problem, piece, dying)
+        distributed.continue_piece(problem, piece, dying)
     except Killed:
         if gone:
-            for path in piece.kept.folder.iterdir():
+            for path in piece.folder.folder.iterdir():
                 path.unlink()
-    return distributed.work(problem, piece, note)
+    return distributed.continue_piece(problem, piece, note)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -144,9 +144,9 @@ def test_a_piece_goes_on_from_what_it_has_kept(monkeypatch):
 
     def work(problem, piece, note):
         state = killed_once(problem, piece, lambda *line: said.append(line[0]), after=3)
-        assert distributed.work(problem, piece, None) is not state  # done: it says nothing and is the same
-        piece.kept.folder.joinpath(next(piece.kept.folder.iterdir())).unlink()
-        distributed.work(problem, piece, lambda *line: calm.append(line[0]))
+        assert distributed.continue_piece(problem, piece, None) is not state  # done: it says nothing and is the same
+        piece.folder.folder.joinpath(next(piece.folder.folder.iterdir())).unlink()
+        distributed.continue_piece(problem, piece, lambda *line: calm.append(line[0]))
         raise Killed
 
     with pytest.raises(Killed):
@@ -157,10 +157,10 @@ def test_a_piece_goes_on_from_what_it_has_kept(monkeypatch):
 
 def test_without_a_folder_that_all_share_nothing_is_kept():
     def elsewhere(problem, piece, note):
-        piece.kept.folder.rmdir()
+        piece.folder.folder.rmdir()
         state = killed_once(problem, piece, note)
-        assert not piece.kept.folder.exists()
-        piece.kept.folder.mkdir()
+        assert not piece.folder.folder.exists()
+        piece.folder.folder.mkdir()
         return state
 
     assert figures(prove_together(PROBLEM, pool=Watched(2, elsewhere), seconds=600)) == TRUTH
@@ -208,7 +208,7 @@ def test_pieces_that_begin_when_the_time_is_over_are_not_waited_for(clock, monke
     def late(problem, piece, note):
         begun.append(piece.number)
         clock.seconds += 10 * (piece.number == 1)
-        return distributed.work(problem, piece, note)
+        return distributed.continue_piece(problem, piece, note)
 
     proof = prove_together(PROBLEM, pool=Watched(3, late), seconds=5)
     assert begun == [0, 1]
@@ -220,7 +220,7 @@ def test_pieces_that_begin_when_the_time_is_over_are_not_waited_for(clock, monke
 def test_a_black_box_is_asked_by_all():
     box = BlackBox(lambda rows: (rows[:, 0] + 2 * rows[:, 1] - rows[:, 3] > 2).double(), DOMAIN)
     decision = Decision("threshold", 0.5)
-    problem = problem_of(box, DOMAIN, decision=decision)
+    problem = build_problem(box, DOMAIN, decision=decision)
     assert figures(prove_together(problem, pool=Serial(2), seconds=600)) == truth(box, DOMAIN, decision)
 
 
@@ -260,8 +260,8 @@ def test_when_all_are_killed_the_same_command_goes_on(tmp_path, monkeypatch, dam
         calls[piece.number] += 1
         if calls[1] == 2:  # of the second round piece 0 is done, piece 1 in the middle, and piece 2 has not begun
             steps = iter(range(2))
-            distributed.work(problem, piece, lambda *_: next(steps))
-        return distributed.work(problem, piece, note)
+            distributed.continue_piece(problem, piece, lambda *_: next(steps))
+        return distributed.continue_piece(problem, piece, note)
 
     with pytest.raises(RuntimeError, match="StopIteration"):
         proved(tmp_path, Watched(3, dying))
@@ -277,10 +277,10 @@ def test_when_all_are_killed_the_same_command_goes_on(tmp_path, monkeypatch, dam
         for path in files:
             path.unlink()
     state = reopened(tmp_path).state(CPU)
-    assert PieceFolder(files[0].parent, 3).load(0, state.part(0, 3)) is None
+    assert PieceFolder(files[0].parent, 3).load(0, state.deal_piece(0, 3)) is None
     assert (state.boxes > last["boxes"]) == (damage != "gone")
     assert (state.seconds > last["seconds"]) == (damage != "gone")
-    assert tiles(PROBLEM, proving.proof_of(PROBLEM, state, interrupted=True))
+    assert tiles(PROBLEM, proving.build_proof(PROBLEM, state, interrupted=True))
     assert proved(tmp_path, None if damage == "cut" else Serial(2)).complete
     assert check(tmp_path / CERTIFICATE, OPENED).discriminatory == TRUTH[2]
     assert not (tmp_path / SHARDS).exists()
@@ -294,7 +294,7 @@ def some_state(**figures: float) -> ProofState:
     made["open"]["node"] = torch.arange(4)
     made["done"] = {name: column[:0] for name, column in made["open"].items()}
     cuts = CutTree.of_roots(4, CPU).nodes
-    guides = Guides.at(torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0, 2, dtype=torch.int64))
+    guides = Guides.from_points(torch.zeros(0, 2, dtype=torch.int64), torch.zeros(0, 2, dtype=torch.int64))
     return ProofState(made["open"], made["done"], cuts, guides.columns, **{"boxes": 7, "seconds": 2.5, **figures})
 
 
@@ -319,24 +319,24 @@ def test_a_piece_whose_file_is_another_begins_again(tmp_path, wrong):
     state, kept = some_state(), PieceFolder(tmp_path, 1)
     kept.save(0, state)
     (path,) = tmp_path.iterdir()
-    loaded = kept.load(0, state.part(0, 1))
+    loaded = kept.load(0, state.deal_piece(0, 1))
     assert (loaded.boxes, loaded.seconds) == (7, 2.5)
     tensors = {name: tensor for name, tensor in (load_state(path, CPU) | WRONG[wrong]).items() if tensor is not None}
     checked = {name: tensor for name, tensor in tensors.items() if name != "check"}
     if "check" in tensors and not wrong.startswith("a number"):
-        tensors["check"] = torch.tensor(_check(checked))
+        tensors["check"] = torch.tensor(_compute_checksum(checked))
     save_state(tensors, path)
-    assert kept.load(0, state.part(0, 1)) is None
-    assert recovered(state, tmp_path).seconds == state.seconds
+    assert kept.load(0, state.deal_piece(0, 1)) is None
+    assert recover_state(state, tmp_path).seconds == state.seconds
 
 
 def test_a_piece_of_no_pieces_or_no_file_is_passed_over(tmp_path):
     state = some_state()
     for name in ("00000-of-00000.state", "00000-of-99999999999999999999.state", "x-of-00001.state"):
         (tmp_path / name).touch()
-    assert recovered(state, tmp_path) is state
+    assert recover_state(state, tmp_path) is state
     (tmp_path / "00000-of-00001.state").mkdir()
-    assert recovered(state, tmp_path).left == 4
+    assert recover_state(state, tmp_path).undecided_count == 4
 
 
 def test_a_piece_that_is_too_large_is_not_read(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from neuronfair.model.open import wrap_model
 from neuronfair.proof import distributed
 from neuronfair.proof import prove as proving
 from neuronfair.proof.checker.check import check
-from neuronfair.proof.problem import problem_of
+from neuronfair.proof.problem import build_problem
 from neuronfair.proof.records import ProofRecords
 from neuronfair.proof.session import CERTIFICATE, SHARDS, ProofRequest, ProofRun, certify
 from neuronfair.proof.state import ProofState
@@ -63,7 +63,7 @@ def doomed(marks: Path, second: str, problem: Any, piece: distributed.Piece, not
             (marks / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return distributed.work(problem, piece, tell)
+    return distributed.continue_piece(problem, piece, tell)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,12 @@ class Doomed(Ray):
     work: Callable[..., ProofState]
 
     def map(self, work: Any, shared: Any, items: Sequence[Any], **options: Any) -> Iterator[Any]:
-        return super().map(self.work if work is distributed.work else work, shared, items, **options)
+        return super().map(
+            self.work if work is distributed.continue_piece else work,
+            shared,
+            items,
+            **options,
+        )
 
 
 def test_a_worker_and_a_machine_are_killed(tmp_path, machines, monkeypatch):
@@ -85,7 +90,7 @@ def test_a_worker_and_a_machine_are_killed(tmp_path, machines, monkeypatch):
     domain = domain_of(*RULES)
     data = draw_records(domain)
     opened = wrap_model(network_of(domain, 1), domain, data.rows, decision=decision)
-    problem = problem_of(opened, domain)
+    problem = build_problem(opened, domain)
     marks = tmp_path / "marks"
     marks.mkdir()
     events = []

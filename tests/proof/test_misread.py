@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import Unprovable
 from neuronfair.model.open import wrap_model
-from neuronfair.proof.problem import problem_of
+from neuronfair.proof.problem import build_problem
 from neuronfair.proof.prove import prove
 from neuronfair.searches.evaluate import evaluate
 
@@ -92,7 +92,7 @@ def truth(model, domain) -> int:
 def test_a_proof_about_a_module_is_right_for_everybody(kind):
     domain = domain_of()
     opened = wrap_model(kind(), domain, everybody(domain)[::7])
-    problem = problem_of(opened, domain)
+    problem = build_problem(opened, domain)
     assert (problem.bounder is not None) == (kind is Loan)
     proof = prove(problem, seconds=20)
     assert proof.complete
@@ -112,7 +112,7 @@ def test_what_is_too_large_to_be_enumerated_is_refused_with_the_name_of_the_oper
     domain = domain_of(999, WIDE)
     opened = wrap_model(Wider(), domain, domain.sample(300, torch.Generator().manual_seed(0)))
     with pytest.raises(Unprovable, match=name):
-        problem_of(opened, domain)
+        build_problem(opened, domain)
 
 
 def onnx_file(path, nodes, arrays):
@@ -166,7 +166,7 @@ def test_a_proof_about_an_onnx_file_is_right_for_everybody(case, tmp_path):
     path = onnx_file(tmp_path / "m.onnx", *ONNX[case])
     domain = domain_of()
     opened = wrap_model(path, domain, everybody(domain)[::7])
-    problem = problem_of(opened, domain)
+    problem = build_problem(opened, domain)
     assert (problem.bounder is not None) == (case in ("plain", "Reshape"))
     proof = prove(problem, seconds=20)
     assert proof.complete
@@ -201,7 +201,7 @@ KERAS = {
 def test_a_proof_about_a_keras_model_is_right_for_everybody(case):
     domain = domain_of()
     opened = wrap_model(keras_model(KERAS[case]), domain, everybody(domain)[::7])
-    problem = problem_of(opened, domain)
+    problem = build_problem(opened, domain)
     assert (problem.bounder is not None) == (case in ("plain", "reshaped"))
     proof = prove(problem, seconds=30)
     assert proof.complete
@@ -241,7 +241,7 @@ def test_preprocessing_that_was_only_asked_is_not_proved_by_bounds(kind):
     pipeline = make_pipeline(first, MLPClassifier((4,), max_iter=30, random_state=0)).fit(frame, labels)
     opened = wrap_model(pipeline, domain, rows[::7])
     assert opened.white_box
-    problem = problem_of(opened, domain)
+    problem = build_problem(opened, domain)
     assert (problem.bounder is not None) == (kind == "known")
     if kind == "known":
         proof = prove(problem, seconds=20)
@@ -255,8 +255,8 @@ def _refused(opened, domain):
     from neuronfair.proof import problem
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(problem, "MOST_ENUMERATED", 5)
-        problem_of(opened, domain)
+        patch.setattr(problem, "MAX_ENUMERATED_RECORDS", 5)
+        build_problem(opened, domain)
 
 
 def test_a_preprocess_function_is_not_proved_by_bounds():

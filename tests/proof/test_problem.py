@@ -14,7 +14,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import wrap_model
 from neuronfair.proof import problem as module
-from neuronfair.proof.problem import problem_of, rows_at
+from neuronfair.proof.problem import build_problem, build_rows
 from neuronfair.proof.prove import prove
 from neuronfair.searches.evaluate import evaluate
 from tests.planted import networks
@@ -34,7 +34,7 @@ class _Product(nn.Module):
 
 def test_a_network_is_bounded():
     domain = networks.domain()
-    problem = problem_of(Network(networks.one_biased_neuron(), domain), domain)
+    problem = build_problem(Network(networks.one_biased_neuron(), domain), domain)
     assert problem.method == "bounds of a network"
     assert problem.count == domain.count
     assert problem.decision == Decision()
@@ -45,36 +45,36 @@ def test_a_model_that_was_opened_brings_its_decision():
     domain = networks.domain()
     network = Network(networks.biased_score(), domain)
     opened = wrap_model(network, domain, domain.sample(9, torch.Generator()), decision=Decision("tolerance", 0.2))
-    assert problem_of(opened, domain).decision == Decision("tolerance", 0.2)
-    assert problem_of(opened, domain, decision=Decision("threshold", 1.0)).decision == Decision("threshold", 1.0)
+    assert build_problem(opened, domain).decision == Decision("tolerance", 0.2)
+    assert build_problem(opened, domain, decision=Decision("threshold", 1.0)).decision == Decision("threshold", 1.0)
 
 
 def test_a_black_box_is_enumerated_or_too_large(monkeypatch):
     domain = networks.domain(attributes=2, high=9)
     box = BlackBox(lambda rows: rows[:, 0].double(), domain)
     decision = Decision("threshold", 4.5)
-    assert problem_of(box, domain, decision=decision).method == "enumeration"
-    monkeypatch.setattr(module, "MOST_ENUMERATED", 199)
+    assert build_problem(box, domain, decision=decision).method == "enumeration"
+    monkeypatch.setattr(module, "MAX_ENUMERATED_RECORDS", 199)
     with pytest.raises(Unprovable) as caught:
-        problem_of(box, domain, decision=decision)
+        build_problem(box, domain, decision=decision)
     assert str(caught.value) == (
         "nothing can be proved about this model: its inside is not known; and its 200 people are more than can be "
         "enumerated (199). Name a region with --where"
     )
-    assert problem_of(box, domain, decision=decision, condition="a0 < 9").count == 180
+    assert build_problem(box, domain, decision=decision, condition="a0 < 9").count == 180
 
 
 def test_a_network_that_is_no_chain_is_enumerated_and_the_reason_is_said(monkeypatch):
     domain = networks.domain(attributes=2, high=9)
     network = Network(_Product(), domain)
     decision = Decision("threshold", 1.0)
-    problem = problem_of(network, domain, decision=decision)
+    problem = build_problem(network, domain, decision=decision)
     assert problem.method == "enumeration"
-    monkeypatch.setattr(module, "MOST_ENUMERATED", 5)
+    monkeypatch.setattr(module, "MAX_ENUMERATED_RECORDS", 5)
     with pytest.raises(
         Unprovable, match=r"nothing can be proved about this model: .*multiplies numbers of a row.*; and its 200"
     ):
-        problem_of(network, domain, decision=decision)
+        build_problem(network, domain, decision=decision)
 
 
 def test_a_probability_among_several_is_asked():
@@ -82,7 +82,7 @@ def test_a_probability_among_several_is_asked():
     last = networks.linear([[0.0], [0.5], [1.0]], [0.0, 0.0, -3.0])
     layers = nn.Sequential(networks.linear([[1.0, 1.0, 2.0]], [0.0]), nn.ReLU(), last, nn.Softmax(-1))
     network, decision = Network(layers, domain), Decision("threshold", 0.4)
-    problem = problem_of(network, domain, decision=decision)
+    problem = build_problem(network, domain, decision=decision)
     assert problem.method == "enumeration"
     everybody = torch.cartesian_prod(torch.arange(5), torch.arange(5), torch.arange(2))
     flips = int(evaluate(network.double(), domain, everybody, decision).discriminates.sum())
@@ -95,26 +95,26 @@ def test_an_attribute_of_too_many_values_is_refused():
     wide = Attribute("income", "ordinal", low=0, high=20_000_000)
     domain = TableDomain("wide", (wide, Attribute("sex", "flag")), ("sex",))
     with pytest.raises(Unprovable, match=r"attribute 'income' has more than 10,000,000 values\. Use a larger step"):
-        problem_of(BlackBox(lambda rows: rows[:, 1].double(), domain), domain)
+        build_problem(BlackBox(lambda rows: rows[:, 1].double(), domain), domain)
 
 
 def test_a_region_without_anybody_is_refused():
     domain = networks.domain()
     with pytest.raises(DomainError):
-        problem_of(Network(networks.one_biased_neuron(), domain), domain, condition="a0 < 0")
+        build_problem(Network(networks.one_biased_neuron(), domain), domain, condition="a0 < 0")
 
 
 def test_a_domain_of_sensitive_attributes_alone_is_refused():
     domain = TableDomain("alone", (Attribute("sex", "flag"), Attribute("old", "flag")), ("sex", "old"))
     box = BlackBox(lambda rows: rows[:, 0].double(), domain)
     with pytest.raises(Unprovable, match="all attributes are sensitive"):
-        problem_of(box, domain, decision=Decision("threshold", 0.5))
+        build_problem(box, domain, decision=Decision("threshold", 0.5))
 
 
 def test_rows_at_places_have_every_sensitive_value():
     domain = worlds.people()
     space = worlds.plain_space(domain)
-    rows = rows_at(domain, space, torch.tensor([[4, 0], [0, 2]]))
+    rows = build_rows(domain, space, torch.tensor([[4, 0], [0, 2]]))
     assert rows.shape == (2, 6, 4)
     assert (rows[:, :, 0] == torch.tensor([[4], [0]])).all()
     assert (rows[:, :, 2] == torch.tensor([[2], [0]])).all()  # labels stand in reverse order
@@ -136,7 +136,7 @@ def test_what_a_model_is_not_given_is_proved_at_once(kind):
         model = tree.DecisionTreeClassifier(max_depth=4).fit(rows[:, :6].numpy(), (rows[:, 0] > rows[:, 1]).numpy())
     else:
         model = lambda table: (table.x0 * table.x1 > table.x2).to_numpy(dtype=float)  # noqa: E731
-    problem = problem_of(wrap_model(model, domain, rows), domain)
+    problem = build_problem(wrap_model(model, domain, rows), domain)
     proof = prove(problem, seconds=60)
     assert (proof.people, proof.fair, proof.boxes) == (2 * 10**12, 2 * 10**12, 0)
 
@@ -150,8 +150,8 @@ def test_what_a_network_has_no_weight_for_is_proved_at_once():
     module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     with torch.no_grad():
         module[0].weight[:, 6:] = 0
-    proof = prove(problem_of(Network(module, domain), domain), seconds=60)
+    proof = prove(build_problem(Network(module, domain), domain), seconds=60)
     assert (proof.fair, proof.boxes) == (2 * 10**12, 1)
     with torch.no_grad():
         module[0].weight[3, 6] = 1e-12  # which may be enough for somebody
-    assert not problem_of(Network(module, domain), domain).bounder.ignores_sensitive
+    assert not build_problem(Network(module, domain), domain).bounder.ignores_sensitive

@@ -20,7 +20,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.weights import fully_connected
 from neuronfair.proof import prove as proving
-from neuronfair.proof.problem import problem_of
+from neuronfair.proof.problem import build_problem
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.state import ProofState
 from neuronfair.scale.tasks import Threads
@@ -40,7 +40,7 @@ def test_a_complete_proof_is_the_truth(monkeypatch, name, small):
     true = truth(network, domain, decision)
     assert true[0] == domain.count
     assert min(true) > 20
-    problem = problem_of(network, domain, decision=decision)
+    problem = build_problem(network, domain, decision=decision)
     shown = list[ProofProgress]()
     proof = prove(problem, seconds=60, progress=shown.append)
     assert figures(proof) == true
@@ -61,7 +61,7 @@ def test_a_proof_that_is_stopped_and_goes_on(monkeypatch, step):
     domain = domain_of(*RULES)
     network = network_of(domain, 2)
     people, fair, flips = truth(network, domain, Decision())
-    problem = problem_of(network, domain)
+    problem = build_problem(network, domain)
     kept, steps = list[ProofState](), 0
 
     def stop(progress: ProofProgress) -> None:
@@ -96,7 +96,7 @@ def test_ctrl_c_ends_a_proof_with_what_is_there(monkeypatch):
     monkeypatch.setattr(proving, "MAX_ENUMERATED", 1)
     monkeypatch.setitem(proving.BOXES_PER_STEP, "cpu", 16)
     domain = domain_of(*RULES)
-    problem = problem_of(network_of(domain, 2), domain)
+    problem = build_problem(network_of(domain, 2), domain)
     shown = list[ProofProgress]()
 
     def press(progress: ProofProgress) -> None:
@@ -115,7 +115,7 @@ def test_a_state_is_kept_now_and_then(monkeypatch):
     monkeypatch.setattr(proving, "MIN_KEEPING_INTERVALS", 0)
     monkeypatch.setitem(proving.BOXES_PER_STEP, "cpu", 16)
     domain = domain_of(*RULES)
-    problem = problem_of(network_of(domain, 2), domain)
+    problem = build_problem(network_of(domain, 2), domain)
     kept, shown = list[ProofState](), list[ProofProgress]()
     prove(problem, seconds=60, progress=shown.append, keep=kept.append)
     assert len(kept) == len(shown) + 1  # after every step, and at the end
@@ -126,7 +126,7 @@ def test_a_state_is_kept_now_and_then(monkeypatch):
 
 def test_without_time_nothing_is_proved():
     domain = domain_of(*RULES)
-    problem = problem_of(network_of(domain, 2), domain)
+    problem = build_problem(network_of(domain, 2), domain)
     proof = prove(problem, seconds=0)
     assert (proof.boxes, proof.discriminatory) == (0, 0)
     assert proof.people == domain.count
@@ -135,7 +135,7 @@ def test_without_time_nothing_is_proved():
 
 
 def test_steps_that_take_long_become_smaller():
-    search = proving.BranchAndBound(problem_of(network_of(domain_of(), 2), domain_of()), None, Threads(1, None))
+    search = proving.BranchAndBound(build_problem(network_of(domain_of(), 2), domain_of()), None, Threads(1, None))
     batch = search.batch.boxes
     for step, wanted, factor in ((0.1, 0.2, 1), (0.3, 0.2, 0.5), (0.1, 0.2, 0.5), (0.01, 0.2, 1), (0.15, 0.1, 1)):
         search.adapt_batch(step, wanted)
@@ -153,9 +153,9 @@ def test_who_has_no_twin_is_treated_like_all_of_them():
     rules = (Rule("from 5 on s is 0", {"a0": Span(5, 9)}, {"s": (0,)}),)
     domain = domain_of(*rules)
     network = network_of(domain, 2)
-    before = prove(problem_of(network, domain), seconds=0)
+    before = prove(build_problem(network, domain), seconds=0)
     assert figures(before) == (domain.count, 5 * 4 * 10 * 2, 0)
-    assert figures(prove(problem_of(network, domain))) == truth(network, domain, Decision())
+    assert figures(prove(build_problem(network, domain))) == truth(network, domain, Decision())
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_who_has_no_twin_is_treated_like_all_of_them():
 def test_a_region_is_proved_with_twins_outside(where, met):
     domain = domain_of(*RULES)
     network = network_of(domain, 2)
-    problem = problem_of(network, domain, condition=where)
+    problem = build_problem(network, domain, condition=where)
     proof = prove(problem)
     assert figures(proof) == truth(network, domain, Decision(), met)
     assert tiles(problem, proof)
@@ -187,7 +187,7 @@ def test_a_constant_model_is_fair(bias):
         for p in module.parameters():
             p.zero_()
         module[2].bias.fill_(bias)
-    proof = prove(problem_of(Network(module, domain), domain, decision=Decision("threshold", 0.0)))
+    proof = prove(build_problem(Network(module, domain), domain, decision=Decision("threshold", 0.0)))
     assert figures(proof) == (domain.count, domain.count, 0)
     assert proof.boxes == 1
 
@@ -204,7 +204,7 @@ def test_more_people_than_int64_holds_are_proved_exactly():
         module[0].weight.copy_(torch.stack([z, -z]))
         module[0].bias.copy_(torch.tensor([-999.5, 999.5]))
         module[2].weight.copy_(torch.tensor([[1.0, -1.0]]))
-    proof = prove(problem_of(Network(module, domain), domain, decision=Decision("threshold", 0.0)))
+    proof = prove(build_problem(Network(module, domain), domain, decision=Decision("threshold", 0.0)))
     assert figures(proof) == (2 * 10**27, 10**27, 10**27)
 
 
@@ -215,7 +215,7 @@ def test_places_that_stand_for_very_many_codes_are_counted_exactly():
     bits = 2 ** torch.arange(6)
     everybody, both = space.full_box(), torch.ones(1, 2, dtype=torch.bool)
     problem = replace(
-        problem_of(network_of(domain_of(), 2), domain_of()),
+        build_problem(network_of(domain_of(), 2), domain_of()),
         space=space,
         records=worlds.records_in(everybody, both, both),
         compute_margins=lambda points: table[(points * bits).sum(1)],
@@ -237,7 +237,7 @@ def test_a_black_box_is_asked_ties_and_all():
         return torch.stack([rows[:, 0], rows[:, 1] + rows[:, 2] * (rows[:, 0] > 1)], 1).double()  # often a tie
 
     box = BlackBox(ask, domain)
-    problem = problem_of(box, domain)
+    problem = build_problem(box, domain)
     assert problem.bounder is None
     proof = prove(problem)
     assert figures(proof) == truth(box, domain, Decision())
@@ -251,7 +251,7 @@ def test_a_black_box_is_asked_ties_and_all():
 def test_scores_of_a_black_box_on_the_limit(decision):
     domain = networks.domain(attributes=2, high=3)
     box = BlackBox(lambda rows: (rows[:, 0] + rows[:, 2] * (rows[:, 1] - 1)).double(), domain)
-    proof = prove(problem_of(box, domain, decision=decision))
+    proof = prove(build_problem(box, domain, decision=decision))
     assert figures(proof) == truth(box, domain, decision)
     assert 0 < proof.discriminatory < proof.people
 
@@ -261,7 +261,7 @@ def test_a_black_box_of_many_places_is_cut_before_it_is_asked(monkeypatch):
     domain = replace(networks.domain(attributes=2, high=9), rules=(Rule("r", {"a0": (1, 5)}, {"a1": Span(0, 3)}),))
     box = BlackBox(lambda rows: (rows[:, 0] * 2 + rows[:, 1] + 3 * rows[:, 2] - 12.5).double(), domain)
     decision = Decision("threshold", 0.0)
-    problem = problem_of(box, domain, decision=decision, condition="a1 in [0, 1, 2, 6, 7]")
+    problem = build_problem(box, domain, decision=decision, condition="a1 in [0, 1, 2, 6, 7]")
     met = torch.isin(torch.arange(10), torch.tensor([0, 1, 2, 6, 7]))
     proof = prove(problem)
     assert figures(proof) == truth(box, domain, decision, lambda rows: met[rows[:, 1]])
@@ -279,7 +279,7 @@ def test_threads_work_side_by_side_and_prove_the_same(monkeypatch):
     for count in (1, 3):
         torch.set_num_threads(count)
         try:
-            proof = prove(problem_of(network, domain), seconds=1e9, progress=_until(4000))
+            proof = prove(build_problem(network, domain), seconds=1e9, progress=_until(4000))
             assert torch.get_num_threads() == count
         finally:
             torch.set_num_threads(before)
@@ -301,7 +301,7 @@ def test_one_layer_is_bounded_in_one_way_however_long_it_takes(monkeypatch) -> N
     domain = networks.domain(attributes=3)
     layer = networks.linear([[1.0, 1.0, 1.0, -2.0]], [-14.5])
     network = Network(torch.nn.Sequential(layer).eval(), domain, layers=())
-    proof = prove(problem_of(network, domain, decision=Decision("threshold", 0.0)), seconds=60)
+    proof = prove(build_problem(network, domain, decision=Decision("threshold", 0.0)), seconds=60)
     sums = [sum(map(int, f"{number:03}")) for number in range(1_000)]
     assert proof.complete
     assert proof.discriminatory == 2 * sum(14.5 < total < 16.5 for total in sums)

@@ -18,10 +18,10 @@ from neuronfair.errors import DomainError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import wrap_model
 from neuronfair.proof import records as module
-from neuronfair.proof.problem import places_of, problem_of, rule_of
+from neuronfair.proof.problem import build_problem, describe_box, locate_rows
 from neuronfair.proof.prove import prove
 from neuronfair.proof.records import Evidence, ProofRecords
-from neuronfair.proof.regions import RegionGrower, largest_regions, region_of_row
+from neuronfair.proof.regions import RegionGrower, find_largest_regions, find_region
 from neuronfair.proof.report import DataSetClaims, RecordPart
 from neuronfair.proof.session import certify
 from neuronfair.searches.evaluate import evaluate
@@ -45,7 +45,7 @@ class Uniform:
 def proved(rows: torch.Tensor, where: str = "", seconds: float = 60.0):
     domain = domain_of(*RULES)
     network = network_of(domain, 2)
-    problem = problem_of(network, domain, condition=where)
+    problem = build_problem(network, domain, condition=where)
     data = Dataset("small", domain, rows, torch.full((len(rows),), -1))
     records = ProofRecords.of(problem, data, Uniform(every_row(domain)))
     proof = prove(problem, seconds=seconds, guides=records.guides)
@@ -58,7 +58,7 @@ def test_counts_of_a_data_set_are_those_of_enumeration():
     rows = every_row(domain_of(*RULES))
     chosen = torch.cat([torch.arange(0, len(rows), 2), torch.arange(0, 400, 4)])
     records, evidence, flips = proved(rows[chosen])
-    found, expected = records.data_set(evidence), int(flips[chosen].sum())
+    found, expected = records.find_claims(evidence), int(flips[chosen].sum())
     assert found.of == len(chosen)
     assert found.certified_discriminatory.count == expected > 10
     assert found.certified_fair.count == len(chosen) - expected
@@ -70,8 +70,8 @@ def test_rows_whose_flip_the_model_shows_are_not_undecided():
     """A proof that ends at once leaves nearly all open; the model then shows each flip, and none that is not there."""
     rows = every_row(domain_of(*RULES))[::3]
     records, evidence, flips = proved(rows, seconds=0.0)
-    network, before = network_of(records.problem.domain, 2), records.data_set(evidence)
-    after = records.data_set(evidence, network)
+    network, before = network_of(records.problem.domain, 2), records.find_claims(evidence)
+    after = records.find_claims(evidence, network)
     assert before.certified_discriminatory.count < after.certified_discriminatory.count == int(flips[::3].sum())
     assert after.certified_fair == before.certified_fair
     assert after.undecided.count == len(rows) - after.certified_fair.count - after.certified_discriminatory.count
@@ -87,9 +87,9 @@ def test_rows_outside_the_region_do_not_count():
     rows = every_row(domain_of(*RULES))
     records, evidence, flips = proved(rows, where="a0 >= 5 and s == 1")
     inside = (rows[:, 0] >= 5) & (rows[:, 1] == 1)
-    found = records.data_set(evidence)
+    found = records.find_claims(evidence)
     assert (found.of, found.certified_discriminatory.count) == (int(inside.sum()), int(flips[inside].sum()))
-    fresh = records.fresh(evidence)
+    fresh = records.find_fresh_claims(evidence)
     assert (
         fresh.certified_discriminatory.low < float(flips[inside].double().mean()) < fresh.certified_discriminatory.high
     )
@@ -100,25 +100,25 @@ def test_rows_that_no_record_of_the_domain_is_are_undecided():
     rows = every_row(domain_of(*RULES))[:50]
     broken, strange = torch.tensor([[0, 0, 3, 0, 0]]), torch.tensor([[0, 9, 0, 0, 0]])
     records, evidence, _ = proved(torch.cat([rows, broken, strange]))
-    assert records.data_set(evidence).of == 52
-    assert records.data_set(evidence).undecided.count == records.data_set(evidence).outside_domain == 2
+    assert records.find_claims(evidence).of == 52
+    assert records.find_claims(evidence).undecided.count == records.find_claims(evidence).outside_domain == 2
 
 
 def test_fresh_intervals_cover_the_planted_share(monkeypatch):
     """95 of 100 intervals hold the share of a complete proof; of many seeds hardly one in ten misses it."""
-    monkeypatch.setattr(module, "FRESH", 400)
+    monkeypatch.setattr(module, "FRESH_RECORDS", 400)
     records, evidence, flips = proved(every_row(domain_of(*RULES))[:30])
     true, held = float(flips.double().mean()), 0
     for seed in range(60):
         monkeypatch.setattr(module, "FRESH_SEED", 1 << 40 | seed << 20)
-        share = records.fresh(evidence).certified_discriminatory
+        share = records.find_fresh_claims(evidence).certified_discriminatory
         held += share.low <= true <= share.high
     assert held >= 54
 
 
 def test_fresh_records_of_an_unfinished_proof_are_rightly_decided(monkeypatch):
     records, evidence, flips = proved(every_row(domain_of(*RULES))[:30], seconds=0.02)
-    fresh = records.fresh(evidence)
+    fresh = records.find_fresh_claims(evidence)
     assert fresh.certified_discriminatory.low <= float(flips.double().mean())
     assert fresh.certified_fair.low <= 1 - float(flips.double().mean())
     total = sum(part.share for part in (fresh.certified_fair, fresh.certified_discriminatory, fresh.undecided))
@@ -145,21 +145,21 @@ def test_a_region_holds_its_record_and_nobody_of_another_kind(name):
     outputs, decision = DECISIONS[name]
     domain = domain_of(*RULES)
     network = network_of(domain, outputs)
-    problem = problem_of(network, domain, decision=decision)
+    problem = build_problem(network, domain, decision=decision)
     rows = every_row(domain)
-    places = places_of(problem, rows)
+    places = locate_rows(problem, rows)
     flips = evaluate(network.double(), domain, rows, decision).discriminates
     grower, grown = RegionGrower(problem, places), 0
     for row in range(0, len(rows), 97):
         for fair in (True, False):
-            box = grower.grown(places[row], fair=fair)
+            box = grower.grow(places[row], fair=fair)
             if box is None:
                 continue
             inside = box.contain(places)[:, 0]
             assert inside[row]
             assert (flips[inside] == (not fair)).all()
             assert fair == (not flips[row])
-            assert bool(grower.proved(box, fair=fair))
+            assert bool(grower.find_proved(box, fair=fair))
             grown += int(inside.sum()) > 1
     assert grown > 5
 
@@ -167,7 +167,7 @@ def test_a_region_holds_its_record_and_nobody_of_another_kind(name):
 def test_the_report_has_the_region_of_a_row_and_the_largest_ones():
     domain = domain_of(*RULES)
     network = network_of(domain, 2)
-    problem = problem_of(network, domain)
+    problem = build_problem(network, domain)
     rows = every_row(domain)
     data = Dataset(
         "small", domain, torch.cat([rows, torch.tensor([[0, 0, 3, 0, 0]])]), torch.full((len(rows) + 1,), -1)
@@ -176,7 +176,7 @@ def test_the_report_has_the_region_of_a_row_and_the_largest_ones():
     proof = prove(problem, seconds=60, guides=records.guides)
     flips = evaluate(network.double(), domain, rows, problem.decision).discriminates
     for row in (0, 17, int(flips.nonzero()[0, 0])):
-        region = region_of_row(records, row + 1)
+        region = find_region(records, row + 1)
         assert region.depends == bool(flips[row])
         met = torch.stack([ok[rows[:, i]] for i, ok in enumerate(allowed_codes(domain, region.rule))]).all(0)
         assert met[row]
@@ -184,25 +184,25 @@ def test_the_report_has_the_region_of_a_row_and_the_largest_ones():
         assert int(region.size.count) == int(met.sum())  # every record of the domain is a row
         assert region.rows.count == int(met.sum())
         assert region.fresh.low <= float(met.double().mean()) <= region.fresh.high
-    found = largest_regions(records, Evidence(problem, proof.state))
+    found = find_largest_regions(records, Evidence(problem, proof.state))
     assert 0 < len(found) <= 3
     assert [r.rows.count for r in found] == sorted((r.rows.count for r in found), reverse=True)
     assert not any(region.depends for region in found)
     with pytest.raises(DomainError, match="its rows are 1 to"):
-        region_of_row(records, 0)
+        find_region(records, 0)
     with pytest.raises(DomainError, match="is no record of the region"):
-        region_of_row(records, len(rows) + 1)
+        find_region(records, len(rows) + 1)
 
 
 def test_a_region_of_a_proof_about_one_group_names_the_group():
     """The rule of "no 1 among b" leaves records of b a twin, which are in the region only with s != 1."""
     domain = domain_of(*RULES)
-    problem = problem_of(network_of(domain, 2), domain, condition="s == 1")
+    problem = build_problem(network_of(domain, 2), domain, condition="s == 1")
     rows = every_row(domain)
     records = ProofRecords.of(problem, Dataset("small", domain, rows, torch.full((len(rows),), -1)), Uniform(rows))
     flips = evaluate(network_of(domain, 2).double(), domain, rows, problem.decision).discriminates
     for row in range(0, len(rows), 41):
-        if rows[row, 1] != 1 or (region := region_of_row(records, row + 1)) is None:
+        if rows[row, 1] != 1 or (region := find_region(records, row + 1)) is None:
             continue
         met = torch.stack([ok[rows[:, i]] for i, ok in enumerate(allowed_codes(domain, region.rule))]).all(0)
         assert "s == 1" in region.rule
@@ -218,22 +218,22 @@ def test_a_row_without_a_twin_has_a_region_in_trees():
     x = TableEncoding.of(domain).encode(rows).numpy()
     model = ensemble.RandomForestClassifier(n_estimators=3, max_depth=3, random_state=0)
     opened = wrap_model(model.fit(x, rows[:, 0] + rows[:, 1] > 5), domain, rows)
-    problem = problem_of(opened, domain)
+    problem = build_problem(opened, domain)
     records = ProofRecords.of(problem, Dataset("small", domain, rows, torch.full((len(rows),), -1)), Uniform(rows))
     row = int((rows[:, 2] == 1).nonzero()[0, 0])
-    assert not region_of_row(records, row + 1).depends
+    assert not find_region(records, row + 1).depends
 
 
 def test_a_rule_means_its_box():
     """Random boxes over names and values that need quotes, empty cells, dates and commas: the rule means the same."""
     attributes = (Attribute("to", "nominal", values=("a b", "and", "c,d", "[e]", "50", "to")), *WORDED.attributes)
     domain = TableDomain("d", attributes, ("sex",), ())
-    problem = problem_of(network_like(domain), domain)
+    problem = build_problem(network_like(domain), domain)
     draw = random.Random(0)
     for _ in range(200):
         ends = [sorted((draw.randrange(len(axis)), draw.randrange(len(axis)))) for axis in problem.space.axes]
         low, high = (torch.tensor([pair[i] for pair in ends]) for i in (0, 1))
-        rule = rule_of(problem, low, high)
+        rule = describe_box(problem, low, high)
         codes = allowed_codes(domain, rule) if rule else [torch.ones(a.size, dtype=torch.bool) for a in attributes]
         for number, axis in enumerate(problem.space.axes):
             inside = (axis.position_of_code >= low[number]) & (axis.position_of_code <= high[number])
@@ -266,7 +266,7 @@ def test_rows_whose_empty_cell_the_model_reads_are_not_certified_as_the_declared
         return people.wage.fillna(people.sex * 9) > 4
 
     opened = wrap_model(model, domain, data := read_table(table, domain))
-    problem = problem_of(opened, domain)
+    problem = build_problem(opened, domain)
     records = ProofRecords.of(problem, data, model=opened)
     claims = certify(problem, opened, records, 5.0, show=lambda *_: None)[0].data_set
     assert (claims.certified_fair.count, claims.certified_discriminatory.count) == (certified, flipping)

@@ -16,7 +16,7 @@ from neuronfair.model.open import wrap_model
 from neuronfair.model.operators import read_chain
 from neuronfair.proof import problem
 from neuronfair.proof import records as contradictions
-from neuronfair.proof.problem import problem_of
+from neuronfair.proof.problem import build_problem
 from neuronfair.proof.prove import prove
 from neuronfair.proof.records import EvaluatedRecords, check_against_model
 from tests.proof.made import domain_of as small_domain
@@ -27,7 +27,7 @@ from tests.proof.test_misread import Clamped, Loan, Overridden, domain_of, every
 def proof_about(module, seconds=20.0):
     domain = domain_of()
     opened = wrap_model(module, domain, everybody(domain)[::7])
-    asked = problem_of(opened, domain)
+    asked = build_problem(opened, domain)
     return asked, prove(asked, seconds=seconds), opened
 
 
@@ -42,7 +42,7 @@ def test_nor_is_one_of_half_spaces_with_rules():
 
     domain = small_domain(DOMAIN + RULES)
     network = network_of(domain)
-    asked = problem_of(network, domain)
+    asked = build_problem(network, domain)
     proof = prove(asked, seconds=0.05)
     rows = torch.tensor(list(itertools.product(*(range(a.size) for a in domain.attributes))))
     check_against_model(asked, proof, network, [EvaluatedRecords("a row", rows[domain.valid(rows)])])
@@ -106,7 +106,7 @@ def loans():
 
 def test_an_audit_whose_findings_contradict_its_proof_ends_in_an_error(monkeypatch, tmp_path):
     misread(monkeypatch)
-    monkeypatch.setattr(contradictions, "EVALUATED", 3_000)
+    monkeypatch.setattr(contradictions, "MAX_EVALUATED", 3_000)
     data = loans()
     settings = nf.AuditSettings.quick(seeds=5, steps=20, prove=5.0)
     with pytest.raises(Contradiction, match="contradict each other"):

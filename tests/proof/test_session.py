@@ -17,7 +17,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
 from neuronfair.progress import Interruption
 from neuronfair.proof import prove
-from neuronfair.proof.problem import problem_of
+from neuronfair.proof.problem import build_problem
 from neuronfair.proof.records import ProofRecords
 from neuronfair.proof.report import ProofReport
 from neuronfair.proof.session import ProofRequest, ProofRun, certify
@@ -27,7 +27,7 @@ from tests.store.runs import Killed, Killer, contents, forged, listing
 
 DATA = draw_records(parse_domain(DOMAIN))
 OPENED = wrap_model(make(), DATA.domain, DATA.rows, decision=Decision("threshold", 0.0))
-PROBLEM = problem_of(OPENED, DATA.domain)
+PROBLEM = build_problem(OPENED, DATA.domain)
 RECORDS = ProofRecords.of(PROBLEM, DATA)
 SECONDS = 600.0
 
@@ -48,7 +48,7 @@ def begin(folder: Path, where: str = "") -> ProofRun:
 
 def proved(folder: Path) -> ProofReport:
     run = begin(folder)
-    before = run.finished(SECONDS)
+    before = run.find_report(SECONDS)
     if before is not None:
         return before
     return certify(PROBLEM, OPENED, RECORDS, SECONDS, show=lambda *_: None, run=run)[0]
@@ -88,7 +88,7 @@ def test_it_goes_on_and_does_not_begin_again(tmp_path):
     for call in itertools.count(12, 4):
         assert killed_at(call, tmp_path / str(call))
         state = begin(tmp_path / str(call)).state(torch.device("cpu"))
-        if state is not None and state.boxes > 4 and len(state.done["low"]):
+        if state is not None and state.boxes > 4 and len(state.finished["low"]):
             break
     steps = []
     with pytest.MonkeyPatch.context() as patch:
@@ -127,16 +127,21 @@ def test_another_question(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "name", "change", "why"),
     [
-        ("done", "fair", lambda column: column * 0 + 2.0, "prove more records than they hold"),
-        ("done", "fair", lambda column: column * float("nan"), "prove more records than they hold"),
-        ("done", "fair_count", lambda column: column * 0 + 10**9, "prove more records than they hold"),
-        ("done", "high", lambda column: column + 1000, "do not lie within the region"),
-        ("done", "low", lambda column: column - 5, "do not lie within the region"),
-        ("done", "pattern", lambda column: column + 99, "do not lie within the region"),
-        ("done", None, lambda columns: {name: column[:-1] for name, column in columns.items()}, "of the whole region"),
-        ("done", None, lambda columns: {n: torch.cat([c, c]) for n, c in columns.items()}, "of the whole region"),
+        ("finished", "fair", lambda column: column * 0 + 2.0, "prove more records than they hold"),
+        ("finished", "fair", lambda column: column * float("nan"), "prove more records than they hold"),
+        ("finished", "fair_count", lambda column: column * 0 + 10**9, "prove more records than they hold"),
+        ("finished", "high", lambda column: column + 1000, "do not lie within the region"),
+        ("finished", "low", lambda column: column - 5, "do not lie within the region"),
+        ("finished", "pattern", lambda column: column + 99, "do not lie within the region"),
+        (
+            "finished",
+            None,
+            lambda columns: {name: column[:-1] for name, column in columns.items()},
+            "of the whole region",
+        ),
+        ("finished", None, lambda columns: {n: torch.cat([c, c]) for n, c in columns.items()}, "of the whole region"),
         ("undecided", None, lambda columns: {"low": columns["low"]}, "no state of such a proof"),
-        ("done", "fair", lambda column: column[:-1], "no state of such a proof"),
+        ("finished", "fair", lambda column: column[:-1], "no state of such a proof"),
     ],
 )
 def test_a_state_made_by_hand_is_refused_in_one_line(tmp_path, kind, name, change, why):
@@ -169,7 +174,7 @@ def test_states_are_kept_more_seldom_the_longer_that_takes(monkeypatch):
     monkeypatch.setattr(prove, "MIN_KEEPING_INTERVALS", 20)
 
     class Search:
-        seconds, left = 0.0, 1
+        seconds, undecided_count = 0.0, 1
 
         def step(self):
             now[0] += 1.0

@@ -21,7 +21,7 @@ from neuronfair.model.weights import fingerprint
 from neuronfair.proof.bounds import margins
 from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError, CertifiedBoxes, known_by
 from neuronfair.proof.checker.check import check
-from neuronfair.proof.problem import places_of, problem_of
+from neuronfair.proof.problem import build_problem, locate_rows
 from neuronfair.proof.prove import prove
 from neuronfair.proof.records import Evidence
 from neuronfair.proof.state import FAIR, FLIPS
@@ -70,7 +70,7 @@ def test_the_truth_is_what_the_judge_says(seed):
 
 def test_a_wrong_claim_is_seen(biased):
     network, truth = biased
-    problem = problem_of(network, truth.domain)
+    problem = build_problem(network, truth.domain)
     proof = prove(problem, seconds=30)
     leaves = proof.certified
     told = truth_of(leaves, problem.space, truth)
@@ -85,7 +85,7 @@ def test_a_wrong_claim_is_seen(biased):
 
 def test_boxes_that_overlap_or_leave_out_are_seen(biased):
     network, truth = biased
-    space = problem_of(network, truth.domain).space
+    space = build_problem(network, truth.domain).space
     whole = np.array([[9, 9, 9, 9]], dtype=np.int32)
     for low, high in (([[0, 0, 0, 1]], whole), ([[0, 0, 0, 0]] * 2, whole.repeat(2, 0))):
         leaves = CertifiedBoxes(np.array(low, dtype=np.int32), high, [0] * len(low), [0] * len(low))
@@ -108,7 +108,7 @@ def test_a_tie_goes_to_the_class_that_the_decision_says():
     decision = Decision("threshold", 0.0)
     truth = everybody(network.double(), domain, decision)
     assert truth.flips.tolist() == [False, True, False, False]  # at 1 the bit leads from 0, which is enough, to -1
-    problem = problem_of(network, domain, decision=decision)
+    problem = build_problem(network, domain, decision=decision)
     leaves = prove(problem, seconds=5).certified
     assert len(truth_of(leaves, problem.space, truth).wrong(leaves)) == 0
 
@@ -131,11 +131,11 @@ def test_rounding_of_probabilities_is_no_proof(kind, monkeypatch, tmp_path):
     domain = networks.domain(attributes=1, high=40)
     rows = torch.cartesian_prod(torch.arange(41), torch.arange(2))
     flips = evaluate(network.double(), domain, rows, decision).discriminates
-    problem = problem_of(network, domain, decision=decision)
-    status = Evidence(problem, prove(problem, seconds=5).state).status_of(places_of(problem, rows))
+    problem = build_problem(network, domain, decision=decision)
+    status = Evidence(problem, prove(problem, seconds=5).state).find_status(locate_rows(problem, rows))
     assert not (((status == FAIR) & flips) | ((status == FLIPS) & ~flips)).any()
     monkeypatch.setattr(margins, "bound_end_error", lambda *_: 0.0)
-    careless = problem_of(network, domain, decision=decision)
+    careless = build_problem(network, domain, decision=decision)
     proof = prove(careless, seconds=5)
     axes = (AxisCodes.of(careless.space.axes[0], "a0"),)
     known = known_by(fingerprint(network.module), network.module)

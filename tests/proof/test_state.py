@@ -15,24 +15,24 @@ from neuronfair.proof import problem as problems
 from neuronfair.proof import prove as proving
 from neuronfair.proof.bounds.margins import build_margins
 from neuronfair.proof.bounds.space import Axis, Boxes, CutTree, Space, can_enumerate, count_points
-from neuronfair.proof.problem import enumerated_records, places_of, problem_of
+from neuronfair.proof.problem import build_problem, enumerate_records, locate_rows
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import Evidence
 from neuronfair.proof.state import (
-    BITS,
     FAIR,
     FLIPS,
-    LEVELS,
+    LEVELS_PER_OCTAVE,
+    SHARE_BITS,
     UNDECIDED,
     BoxQueue,
     Guides,
     GuideSource,
     ProofState,
-    certified_boxes,
-    certified_columns,
-    certified_shares,
-    enumerated_columns,
-    undecided_columns,
+    build_certified_boxes,
+    make_certified_columns,
+    make_enumerated_columns,
+    make_undecided_columns,
+    sum_proved,
 )
 from neuronfair.searches.evaluate import evaluate
 from tests.proof import worlds
@@ -56,14 +56,14 @@ def test_the_most_open_come_first():
     columns = _columns([1, 2, 3, 4])
     columns["fair"][1] = 0.9  # 0.04 of all are open in it
     queue.put(columns, share)
-    assert queue.proved.tolist() == pytest.approx([0.36, 0.0])
+    assert queue.proved_shares.tolist() == pytest.approx([0.36, 0.0])
     assert sorted(queue.take(2)["id"].tolist()) == [3, 4]
     assert len(queue) == 2
-    assert sorted(queue.full_box()["id"].tolist()) == [1, 2]
+    assert sorted(queue.collect_columns()["id"].tolist()) == [1, 2]
     assert queue.take(1)["id"].tolist() == [1]
     assert queue.take(9)["id"].tolist() == [2]
     assert len(queue) == 0
-    assert queue.proved.tolist() == [0.0, 0.0]
+    assert queue.proved_shares.tolist() == [0.0, 0.0]
 
 
 def test_a_box_of_which_nothing_is_open_is_not_forgotten():
@@ -86,9 +86,9 @@ def test_boxes_are_kept_whatever_is_taken_and_put():
             queue.put(_columns(ids, fair, flips), share)
             held |= {number: (s * fair, s * flips) for number, s in zip(ids, share.tolist(), strict=True)}
         assert len(queue) == len(held)
-        assert sorted(queue.full_box()["id"].tolist()) == sorted(held)
+        assert sorted(queue.collect_columns()["id"].tolist()) == sorted(held)
         sums = [sum(pair[i] for pair in held.values()) for i in (0, 1)]
-        assert queue.proved.tolist() == pytest.approx(sums)
+        assert queue.proved_shares.tolist() == pytest.approx(sums)
 
 
 def test_bounds_that_only_some_boxes_have():
@@ -98,7 +98,7 @@ def test_bounds_that_only_some_boxes_have():
     queue.put(_columns([1, 2]) | inner, one)
     queue.put(_columns([3, 4]), one)
     queue.put(_columns([5, 6]) | inner, one)
-    assert "inner" not in queue.full_box()
+    assert "inner" not in queue.collect_columns()
     taken = queue.take(6)
     bounds = dict(zip(taken["id"].tolist(), taken["inner"][:, 0].tolist(), strict=True))
     nothing = [-torch.inf, torch.inf]
@@ -117,9 +117,9 @@ def test_no_box_waits_for_one_of_a_lower_level():
         held |= dict(zip(ids, share, strict=True))
         taken = queue.take(draw.randint(1, 25))["id"].tolist()
         least = min((held.pop(number) for number in taken), default=1.0)
-        assert least * 2 ** (1 / LEVELS) >= max(held.values(), default=0.0)
+        assert least * 2 ** (1 / LEVELS_PER_OCTAVE) >= max(held.values(), default=0.0)
         assert len(queue) == len(held)
-        assert queue.proved.tolist() == pytest.approx([0.0, 0.0])
+        assert queue.proved_shares.tolist() == pytest.approx([0.0, 0.0])
 
 
 def test_a_level_is_a_few_lists():
@@ -144,10 +144,10 @@ def test_guides_are_parted_as_brute_force_parts_them(seed):
     torch.manual_seed(seed)
     draw = random.Random(seed)
     rows, drawn = places(700), places(500)
-    guides, tree, boxes = Guides.at(rows, drawn), CutTree.of_roots(1, CPU), SPACE.full_box()
-    assert (int(guides.rows.sum()), int(guides.drawn.sum())) == (700, 500)
+    guides, tree, boxes = Guides.from_points(rows, drawn), CutTree.of_roots(1, CPU), SPACE.full_box()
+    assert (int(guides.row_counts.sum()), int(guides.drawn_counts.sum())) == (700, 500)
     assert len(guides) == len(torch.unique(torch.cat([rows, drawn]), dim=0))
-    segments = guides.segments_at(torch.tensor([0]), tree)
+    segments = guides.find_segments(torch.tensor([0]), tree)
     for _ in range(8):
         axis = torch.tensor([draw.randrange(3) for _ in range(len(boxes))])
         some = (boxes.high.gather(1, axis[:, None]) > boxes.low.gather(1, axis[:, None]))[:, 0].nonzero()[:, 0]
@@ -160,11 +160,11 @@ def test_guides_are_parted_as_brute_force_parts_them(seed):
         guides.decide(decided.nonzero()[:, 0], torch.ones(int(decided.sum()), dtype=torch.bool), ~decided[decided])
         segments = guides.undecided(segments)
         owner, guide = guides.of(segments)
-        held = ((guides.places[:, None] >= boxes.low) & (guides.places[:, None] <= boxes.high)).all(2)
+        held = ((guides.points[:, None] >= boxes.low) & (guides.points[:, None] <= boxes.high)).all(2)
         held &= (guides.status == UNDECIDED)[:, None]
         assert sorted(map(list, zip(guide.tolist(), owner.tolist(), strict=True))) == sorted(held.nonzero().tolist())
         weights = (held * guides.weight[:, None]).sum(0)
-        assert guides.weights(segments).tolist() == pytest.approx(weights.tolist())
+        assert guides.sum_weights(segments).tolist() == pytest.approx(weights.tolist())
 
 
 @pytest.mark.parametrize("name", DECISIONS)
@@ -176,10 +176,10 @@ def test_what_is_proved_of_guides_is_the_truth(monkeypatch, name, step):
     outputs, decision = DECISIONS[name]
     domain = domain_of(*RULES)
     network = network_of(domain, outputs)
-    problem = problem_of(network, domain, decision=decision)
+    problem = build_problem(network, domain, decision=decision)
     rows = every_row(domain)
     flips = evaluate(network.double(), domain, rows, decision).discriminates
-    source, left = GuideSource(places_of(problem, rows)), step
+    source, left = GuideSource(locate_rows(problem, rows)), step
 
     def stop(_: ProofProgress) -> None:
         nonlocal left
@@ -189,15 +189,15 @@ def test_what_is_proved_of_guides_is_the_truth(monkeypatch, name, step):
 
     proof = prove(problem, seconds=60, guides=source, progress=stop)
     assert tiles(problem, proof)
-    status = Evidence(problem, proof.state).status_of(places_of(problem, rows))
+    status = Evidence(problem, proof.state).find_status(locate_rows(problem, rows))
     assert not (flips & (status == FAIR)).any()
     assert not (~flips & (status == FLIPS)).any()
     guides = Guides(proof.state.guides)
-    assert sum(guides.rows_with(each) for each in (UNDECIDED, FAIR, FLIPS)) == len(rows)
+    assert sum(guides.count_rows(each) for each in (UNDECIDED, FAIR, FLIPS)) == len(rows)
     if step == 10_000:
         people, fair, discriminatory = truth(network, domain, decision)
         assert figures(proof) == (people, fair, discriminatory)
-        assert (guides.rows_with(FAIR), guides.rows_with(FLIPS)) == (fair, discriminatory)
+        assert (guides.count_rows(FAIR), guides.count_rows(FLIPS)) == (fair, discriminatory)
         assert (status == FAIR).sum() == fair
 
 
@@ -206,12 +206,10 @@ def test_boxes_with_guides_come_first(monkeypatch):
     monkeypatch.setattr(proving, "MAX_ENUMERATED", 1)
     monkeypatch.setattr(proving, "BOXES_OF_FIRST_STEP", 1)
     domain = domain_of()
-    problem = problem_of(network_of(domain, 2), domain)
+    problem = build_problem(network_of(domain, 2), domain)
     corner = torch.tensor([[9, 0, 0, 9, 1], [9, 1, 0, 9, 1]])
-    seen = list[float]()
-    prove(
-        problem, seconds=60, guides=GuideSource(places_of(problem, corner)), progress=lambda now: seen.append(now.rows)
-    )
+    seen, source = list[float](), GuideSource(locate_rows(problem, corner))
+    prove(problem, seconds=60, guides=source, progress=lambda now: seen.append(now.rows))
     first = seen.index(1.0)
     others = list[int]()
     prove(problem, seconds=60, progress=lambda now: others.append(now.boxes))
@@ -226,8 +224,8 @@ def test_by_volume_guides_change_nothing(monkeypatch, name):
     monkeypatch.setitem(proving.BOXES_PER_STEP, "cpu", 16)
     outputs, decision = DECISIONS[name]
     domain = domain_of(*RULES)
-    problem = problem_of(network_of(domain, outputs), domain, decision=decision)
-    rows = places_of(problem, every_row(domain)[::7])
+    problem = build_problem(network_of(domain, outputs), domain, decision=decision)
+    rows = locate_rows(problem, every_row(domain)[::7])
     proofs = []
     for source in (None, GuideSource(rows, leads=False)):
         left = 12
@@ -249,30 +247,30 @@ def test_guides_are_drawn_while_few_are_undecided(monkeypatch):
     """Drawn guides are those that nothing is proved of yet; they find their boxes, and the proof stays the truth."""
     monkeypatch.setattr(proving, "MAX_ENUMERATED", 2)
     monkeypatch.setitem(proving.BOXES_PER_STEP, "cpu", 8)
-    monkeypatch.setitem(proving.DRAWN, "cpu", 40)
+    monkeypatch.setitem(proving.DRAWN_GUIDES, "cpu", 40)
     monkeypatch.setattr(proving, "MAX_DRAWING_TIME", 1e9)
     domain = domain_of(*RULES)
     network = network_of(domain, 2)
-    problem = problem_of(network, domain)
+    problem = build_problem(network, domain)
     rows, drawn = every_row(domain), list[int]()
 
     def draw(count: int, seed: int) -> torch.Tensor:
         drawn.append(seed)
-        return places_of(
+        return locate_rows(
             problem, rows[torch.randint(len(rows), (count,), generator=torch.Generator().manual_seed(seed))]
         )
 
     kept = list[ProofState]()
     monkeypatch.setattr(proving, "MIN_SECONDS_BETWEEN_STATES", -1.0)
     monkeypatch.setattr(proving, "MIN_KEEPING_INTERVALS", 0)
-    proof = prove(problem, seconds=60, guides=GuideSource(places_of(problem, rows[:50]), draw), keep=kept.append)
+    proof = prove(problem, seconds=60, guides=GuideSource(locate_rows(problem, rows[:50]), draw), keep=kept.append)
     assert figures(proof) == truth(network, domain, problem.decision)
     assert len(drawn) > 3
     assert len(set(drawn)) == len(drawn)
     for state in kept:
         leaf = CutTree(state.cuts).find_leaves(state.guides["places"])
-        node = torch.cat([state.done["node"], state.undecided["node"]])
-        low, high = (torch.cat([state.done[end], state.undecided[end]]) for end in ("low", "high"))
+        node = torch.cat([state.finished["node"], state.undecided["node"]])
+        low, high = (torch.cat([state.finished[end], state.undecided[end]]) for end in ("low", "high"))
         boxes = Boxes(low, high)
         assert node[held_by(boxes, state.guides["places"])].tolist() == leaf.tolist()
         assert int(state.guides["rows"].sum()) == 50
@@ -284,7 +282,7 @@ def test_pieces_decide_the_guides_of_their_boxes(monkeypatch):
     monkeypatch.setitem(proving.BOXES_PER_STEP, "cpu", 8)
     domain = domain_of(*RULES)
     network = network_of(domain, 2)
-    problem = problem_of(network, domain)
+    problem = build_problem(network, domain)
     rows, left = every_row(domain), 4
 
     def stop(_: ProofProgress) -> None:
@@ -293,16 +291,16 @@ def test_pieces_decide_the_guides_of_their_boxes(monkeypatch):
         if not left:
             raise KeyboardInterrupt
 
-    begun = prove(problem, seconds=60, guides=GuideSource(places_of(problem, rows)), progress=stop).state
-    assert begun.left > 3
-    parts = [prove(problem, seconds=60, state=begun.part(piece, 3)).state for piece in range(3)]
-    held = [int(begun.part(piece, 3).guides["rows"].sum()) for piece in range(3)]
+    begun = prove(problem, seconds=60, guides=GuideSource(locate_rows(problem, rows)), progress=stop).state
+    assert begun.undecided_count > 3
+    parts = [prove(problem, seconds=60, state=begun.deal_piece(piece, 3)).state for piece in range(3)]
+    held = [int(begun.deal_piece(piece, 3).guides["rows"].sum()) for piece in range(3)]
     assert all(held)
-    joined = begun.joined(parts, 1.0)
-    proof = proving.proof_of(problem, joined, interrupted=False)
+    joined = begun.merge_pieces(parts, 1.0)
+    proof = proving.build_proof(problem, joined, interrupted=False)
     assert figures(proof) == truth(network, domain, problem.decision)
     guides = Guides(joined.guides)
-    assert (guides.rows_with(FAIR), guides.rows_with(FLIPS)) == figures(proof)[1:]
+    assert (guides.count_rows(FAIR), guides.count_rows(FLIPS)) == figures(proof)[1:]
 
 
 def _problem(space, inside=((True, True),), **others):
@@ -328,7 +326,9 @@ def _numbers(*values):
 def test_shares_are_rounded_down():
     problem = _problem(worlds.space_of(10, [1, 2]))  # 5 · 3 · 2 = 30 people in each half
     boxes, pattern = _two(problem.space)
-    leaves = certified_boxes(problem, [undecided_columns(boxes, pattern, _numbers(0.5, 0.1), _numbers(0.49, 1 / 30))])
+    leaves = build_certified_boxes(
+        problem, [make_undecided_columns(boxes, pattern, _numbers(0.5, 0.1), _numbers(0.49, 1 / 30))]
+    )
     assert leaves.low.tolist() == [[0, 0], [5, 0]]
     assert leaves.high.tolist() == [[4, 1], [9, 1]]
     assert leaves.fair == [15, 2]  # 0.1 is cut to 30 bits, so that it is a little less than 3
@@ -341,12 +341,12 @@ def test_no_more_is_claimed_than_the_share_and_little_less(size):
     problem = _problem(worlds.space_of([size, size], [size], 4))
     boxes, pattern = _two(problem.space)
     share = _numbers(0.123456789, 1 - 1e-10)
-    leaves = certified_boxes(problem, [undecided_columns(boxes, pattern, share, 1 - share)])
+    leaves = build_certified_boxes(problem, [make_undecided_columns(boxes, pattern, share, 1 - share)])
     whole = size * size * 4 * 2
     parts = [*share.tolist(), *(1 - share).tolist()]
     for claimed, part in zip([*leaves.fair, *leaves.discriminatory], parts, strict=True):
         exact = Fraction(part) * whole
-        assert exact - Fraction(whole, 2**BITS) - 1 < claimed <= exact
+        assert exact - Fraction(whole, 2**SHARE_BITS) - 1 < claimed <= exact
         assert isinstance(claimed, int)
     assert all(a + b <= whole for a, b in zip(leaves.fair, leaves.discriminatory, strict=True))
 
@@ -355,7 +355,7 @@ def test_no_more_is_claimed_than_the_share_and_little_less(size):
 def test_what_is_decided_as_a_whole_is_exact(size):
     problem = _problem(worlds.space_of([size, size], [size]), inside=((True, False, True),))
     boxes, pattern = _two(problem.space)
-    leaves = certified_boxes(problem, [certified_columns(boxes, pattern, torch.tensor([True, False]))])
+    leaves = build_certified_boxes(problem, [make_certified_columns(boxes, pattern, torch.tensor([True, False]))])
     assert leaves.fair == [2 * size**2, 0]
     assert leaves.discriminatory == [0, 2 * size**2]
 
@@ -364,23 +364,23 @@ def test_what_is_decided_as_a_whole_is_exact(size):
 def test_counts_are_exact_and_multiply_by_axes_of_one_place(size):
     problem = _problem(worlds.space_of([1, 3], [size], [size]), inside=((True, True, False),))
     boxes, pattern = problem.space.full_box(), torch.tensor([0])
-    columns = enumerated_columns(problem, boxes, pattern, (torch.tensor([3]), torch.tensor([1])))
+    columns = make_enumerated_columns(problem, boxes, pattern, (torch.tensor([3]), torch.tensor([1])))
     assert columns["fair"].tolist() == [0.75]
     assert columns["flips"].tolist() == [0.25]
-    leaves = certified_boxes(problem, [columns])
+    leaves = build_certified_boxes(problem, [columns])
     assert leaves.fair == [3 * size**2 * 2]
     assert leaves.discriminatory == [size**2 * 2]
-    assert certified_shares(problem, columns).tolist() == pytest.approx([0.75 * 2 / 3, 0.25 * 2 / 3])
+    assert sum_proved(problem, columns).tolist() == pytest.approx([0.75 * 2 / 3, 0.25 * 2 / 3])
 
 
 def test_several_lists_of_boxes_become_one():
     problem = _problem(worlds.space_of(4))
     boxes, pattern = _two(problem.space)
     parts = [
-        certified_columns(boxes[:1], pattern[:1], torch.tensor([True])),
-        undecided_columns(boxes[1:], pattern[1:], _numbers(0.0), _numbers(0.5)),
+        make_certified_columns(boxes[:1], pattern[:1], torch.tensor([True])),
+        make_undecided_columns(boxes[1:], pattern[1:], _numbers(0.0), _numbers(0.5)),
     ]
-    leaves = certified_boxes(problem, parts)
+    leaves = build_certified_boxes(problem, parts)
     assert (leaves.fair, leaves.discriminatory, len(leaves)) == ([4, 0], [0, 2], 2)
 
 
@@ -402,7 +402,7 @@ def test_everybody_is_asked_and_counted_by_codes(monkeypatch, rows):
     problem.records.valid[1, 0] = False
     boxes = worlds.random_boxes(space, 25)
     pattern = torch.arange(25) % 2
-    fair, flips = enumerated_records(problem, boxes, pattern)
+    fair, flips = enumerate_records(problem, boxes, pattern)
     for n in range(25):
         places = worlds.places_of(boxes, n)
         valid = problem.records.valid[pattern[n]].expand(len(places), -1)
@@ -420,7 +420,7 @@ def test_everybody_is_asked_and_counted_by_codes(monkeypatch, rows):
 def test_nobody_is_asked_of_no_box():
     problem = _problem(worlds.space_of(3))
     none = space = problem.space.full_box()[:0]
-    assert [len(part) for part in enumerated_records(problem, none, torch.zeros(0, dtype=torch.int64))] == [0, 0]
+    assert [len(part) for part in enumerate_records(problem, none, torch.zeros(0, dtype=torch.int64))] == [0, 0]
     assert len(space) == 0
 
 

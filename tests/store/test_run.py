@@ -288,7 +288,7 @@ def test_the_population_is_kept_with_the_run(tmp_path):
     assert again is not None
     assert torch.equal(again.plausibility(ROWS), population.plausibility(ROWS))
     u = torch.rand(20, population.draws_per_row, dtype=torch.float64)
-    assert torch.equal(again.rows_at(u), population.rows_at(u))
+    assert torch.equal(again.build_rows(u), population.build_rows(u))
     content = (tmp_path / "run" / POPULATION).read_bytes()
     (tmp_path / "run" / POPULATION).write_bytes(content[:-1])
     with pytest.raises(RunError, match=f"{POPULATION}: damaged: it is not as it was written"):

@@ -227,7 +227,7 @@ def certify(
         raise NeuronFairError("name a table or a domain file, and a folder with --out; or a certificate with --check")
     options.check_run_folder(out, force, (data, model.model, model.weights, table.domain, table.attributes_file))
     from neuronfair.audits.provenance import list_replay_options
-    from neuronfair.proof.session import CERTIFICATE, problem_where
+    from neuronfair.proof.session import CERTIFICATE, build_region_problem
     from neuronfair.store.ledger import DOMAIN
 
     audit_input = _load_table_or_domain(table, model)
@@ -235,7 +235,7 @@ def certify(
         console.print(f"Table: {remark}")
     opened_model = model.source.open(audit_input.data)
     options.warn_of_encoding_problem(opened_model, audit_input.data, console)
-    problem = problem_where(opened_model, audit_input.data.domain, settings.where, device)
+    problem = build_region_problem(opened_model, audit_input.data.domain, settings.where, device)
     run = _open_proof_folder(out, audit_input.data, opened_model, model, settings, force)
     table_data = None if _is_domain_file(data) else audit_input.data
     report, region = _prove_and_print(problem, opened_model, table_data, settings, run, ray, console)
@@ -281,11 +281,11 @@ def _prove_and_print(
 ) -> tuple[ProofReport, Json]:
     """Prove, here or with the workers of --ray, and print the result; the region of --row is an entry of the JSON."""
     from neuronfair.proof.records import ProofRecords
-    from neuronfair.proof.regions import region_of_row
+    from neuronfair.proof.regions import find_region
     from neuronfair.proof.session import certify as certify_problem
     from neuronfair.render.terminal import compose_proof, describe_region, stage_progress
 
-    report, records = run.finished(settings.seconds), ProofRecords.none(problem, problem.domain.name)
+    report, records = run.find_report(settings.seconds), ProofRecords.none(problem, problem.domain.name)
     if (report is None or settings.row is not None) and data is not None:
         records = ProofRecords.of(problem, data, order=settings.order, model=opened_model)
     if report is not None:
@@ -298,7 +298,7 @@ def _prove_and_print(
     console.print(compose_proof(report))
     if settings.row is None:
         return report, {}
-    region = region_of_row(records, settings.row)
+    region = find_region(records, settings.row)
     console.print(f"Row {settings.row:,}: {describe_region(region)}", soft_wrap=True)
     return report, {"row": None if region is None else asdict(region)}
 

@@ -1,4 +1,4 @@
-"""A model and a domain as what a prover takes: axes of places, bounds of margins, and the records there are."""
+"""A model and a domain as what a prover takes: axes of positions, bounds of margins, and the records there are."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from neuronfair.proof.bounds.space import (
 )
 from neuronfair.proof.bounds.trees import TreeBounds, build_tree_bounds
 
-MOST_VALUES = 10_000_000  # of one attribute
+MAX_VALUES = 10_000_000  # of one attribute
 BOUNDARY_TOLERANCE = 1e-9  # how near to the boundary the score of a network in float64 says nothing
 MEMBERS_PER_PASS = 1 << 18  # records and twins that are evaluated at once
-MOST_ENUMERATED = 5_000_000  # records of a model whose inside is not known
+MAX_ENUMERATED_RECORDS = 5_000_000  # records of a model whose inside is not known
 Bounder = Crown | TreeBounds  # whose margins can be bounded, with one or several strategies
 
 
@@ -53,7 +53,7 @@ class Problem:
     space: Space
     records: ValidRecords
     margins: Margins
-    compute_margins: Callable[[Tensor], Tensor]  # of records at places (n, axes), with every sensitive value
+    compute_margins: Callable[[Tensor], Tensor]  # of records at points (n, axes), with every sensitive value
     slack: Tensor  # how far these may be off
     bounder: Bounder | None  # None: the records are enumerated
     method: str
@@ -64,7 +64,7 @@ class Problem:
         return sum(self.records.count(self.space, self.records.boxes, self.records.pattern))
 
     @cached_property
-    def whole(self) -> Tensor:
+    def total_share(self) -> Tensor:
         """All records as a share of all combinations of codes, about."""
         return self.records.share(self.space, self.records.boxes, self.records.pattern).sum()
 
@@ -74,7 +74,7 @@ class Problem:
         return self.space.device
 
 
-def problem_of(
+def build_problem(
     model: OpenedModel | Model,
     domain: TableDomain,
     *,
@@ -87,13 +87,13 @@ def problem_of(
     Networks that are chains of layers and ensembles of trees are bounded; the records of other models are enumerated if
     there are few enough.
     """
-    opened = model if isinstance(model, OpenedModel) else None
-    inner: Model = model.model if isinstance(model, OpenedModel) else model
-    decision = decision or (opened.decision if opened is not None else Decision())
+    opened_model = model if isinstance(model, OpenedModel) else None
+    inner_model: Model = model.model if isinstance(model, OpenedModel) else model
+    decision = decision or (opened_model.decision if opened_model is not None else Decision())
     domain = domain.to("cpu")
-    wide = next((a.name for a in domain.attributes if a.size > MOST_VALUES), None)
-    if wide is not None:
-        raise Unprovable(f"attribute '{wide}' has more than {MOST_VALUES:,} values. Use a larger step")
+    oversized = next((a.name for a in domain.attributes if a.size > MAX_VALUES), None)
+    if oversized is not None:
+        raise Unprovable(f"attribute '{oversized}' has more than {MAX_VALUES:,} values. Use a larger step")
     if domain.has_bands:
         raise Unprovable("a sensitive attribute is in bands, which are for the attribute-flip test only")
     if len(domain.sensitive) == len(domain.attributes):
@@ -102,18 +102,18 @@ def problem_of(
     classes = refine_classes(domain, allowed)
     device = torch.device(device)
     try:
-        bounder, margins, method = _bounder(opened, inner, domain, classes, decision, device)
+        bounder, margins, method = _build_bounder(opened_model, inner_model, domain, classes, decision, device)
     except ModelError as error:
-        return _enumerable(inner, domain, allowed, classes, decision, condition, one_line(error))
-    records = _comparable_records(domain, Space(bounder.space.axes), allowed).to(device)
+        return _build_enumerable(inner_model, domain, allowed, classes, decision, condition, one_line(error))
+    records = _find_comparable_records(domain, Space(bounder.space.axes), allowed).to(device)
     space, slack = bounder.space, bounder.slack
     return Problem(
         domain, decision, condition, space, records, margins, bounder.compute_margins, slack, bounder, method
     )
 
 
-def _bounder(
-    opened: OpenedModel | None,
+def _build_bounder(
+    opened_model: OpenedModel | None,
     model: Model,
     domain: TableDomain,
     classes: Sequence[Tensor],
@@ -125,14 +125,14 @@ def _bounder(
         chain = read_chain(model, domain.sample(64, torch.Generator().manual_seed(0)))
         margins = build_margins(decision, model.outputs, chain.end)
         return build_crown(chain, model.encoding, domain, classes, margins, device), margins, "bounds of a network"
-    if opened is not None and opened.trees is not None:
-        forest = opened.trees()
+    if opened_model is not None and opened_model.trees is not None:
+        forest = opened_model.trees()
         margins = build_margins(decision, model.outputs, forest.link)
         return build_tree_bounds(forest, domain, classes, margins, device), margins, "bounds of trees"
     raise Unprovable("its inside is not known")
 
 
-def _comparable_records(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) -> ValidRecords:
+def _find_comparable_records(domain: TableDomain, space: Space, allowed: Sequence[Tensor]) -> ValidRecords:
     """Return the records of a region; rules that leave no record a twin are refused, as no decision could flip."""
     records = find_valid_records(domain, space, allowed)
     if bool(records.valid.any()) and not bool((records.valid.sum(1) > 1).any()):
@@ -141,100 +141,100 @@ def _comparable_records(domain: TableDomain, space: Space, allowed: Sequence[Ten
     return records
 
 
-def unread(domain: TableDomain) -> bool:
+def ignores_sensitive(domain: TableDomain) -> bool:
     """Return whether models are given no sensitive attribute: then no decision can flip."""
     return not any(domain.attributes[column].is_input for column in domain.sensitive_columns)
 
 
-def _enumerable(
+def _build_enumerable(
     model: Model,
     domain: TableDomain,
     allowed: Sequence[Tensor],
     classes: Sequence[Tensor],
     decision: Decision,
     condition: str,
-    why: str,
+    reason: str,
 ) -> Problem:
     """Return a model whose records can be enumerated, or refuse it."""
-    free = (column for column in range(len(domain.attributes)) if column not in domain.sensitive_columns)
-    space = Space(tuple(_axis(column, classes[column]) for column in free))
-    records = _comparable_records(domain, space, allowed)
+    columns = (column for column in range(len(domain.attributes)) if column not in domain.sensitive_columns)
+    space = Space(tuple(_list_positions(column, classes[column]) for column in columns))
+    records = _find_comparable_records(domain, space, allowed)
     margins = build_margins(decision, model.outputs, "none")
-    off = BOUNDARY_TOLERANCE if isinstance(model, Network) else 0.0
-    slack = torch.full((len(margins.matrix),), off, dtype=torch.float64)
-    method = "attribute not given" if unread(domain) else "enumeration"
-    compute_margins = _margins_by_scores(model, domain, decision, space, margins)
+    tolerance = BOUNDARY_TOLERANCE if isinstance(model, Network) else 0.0
+    slack = torch.full((len(margins.matrix),), tolerance, dtype=torch.float64)
+    method = "attribute not given" if ignores_sensitive(domain) else "enumeration"
+    compute_margins = _make_score_margins(model, domain, decision, space, margins)
     problem = Problem(domain, decision, condition, space, records, margins, compute_margins, slack, None, method)
-    if problem.count > MOST_ENUMERATED and not unread(domain):
+    if problem.count > MAX_ENUMERATED_RECORDS and not ignores_sensitive(domain):
         raise Unprovable(
-            f"nothing can be proved about this model: {why}; and its {problem.count:,} people are more than can be "
-            f"enumerated ({MOST_ENUMERATED:,}). Name a region with --where"
+            f"nothing can be proved about this model: {reason}; and its {problem.count:,} people are more than can be "
+            f"enumerated ({MAX_ENUMERATED_RECORDS:,}). Name a region with --where"
         )
     return problem
 
 
-def _margins_by_scores(
+def _make_score_margins(
     model: Model, domain: TableDomain, decision: Decision, space: Space, margins: Margins
 ) -> Callable[[Tensor], Tensor]:
-    """Return the function that gives the margins of records at places by the model's own scores."""
-    exact = model.double()
+    """Return the function that gives the margins of records at points by the model's own scores."""
+    exact_model = model.double()
     by_class = not isinstance(model, Network) and decision.kind != "tolerance"  # a black box means a tie, too
-    sides = max(2, decision.classes(model.outputs))
-    pairs = build_margins(Decision(), sides, "none").matrix
+    class_count = max(2, decision.classes(model.outputs))
+    pairs = build_margins(Decision(), class_count, "none").matrix
 
-    def compute_margins(places: Tensor) -> Tensor:
-        rows = rows_at(domain, space, places)
-        scores = exact.scores(rows.flatten(0, 1).to(model.encoding.device)).cpu().double()
+    def compute_margins(points: Tensor) -> Tensor:
+        rows = build_rows(domain, space, points)
+        scores = exact_model.scores(rows.flatten(0, 1).to(model.encoding.device)).cpu().double()
         scores = scores.view(*rows.shape[:2], -1)
         if by_class:
-            return functional.one_hot(decision.decide(scores), sides).double() @ pairs.T
+            return functional.one_hot(decision.decide(scores), class_count).double() @ pairs.T
         return margins.compute(scores)
 
     return compute_margins
 
 
-def rows_at(domain: TableDomain, space: Space, places: Tensor) -> Tensor:
-    """Return records at places (n, axes) with every sensitive value as rows of codes: (n, values, attributes)."""
-    values = domain.sensitive_values.to(places.device)
-    rows = torch.zeros(len(places), len(values), len(domain.attributes), dtype=torch.int64, device=places.device)
-    for number, axis in enumerate(space.axes):
-        rows[:, :, axis.column] = axis.codes.to(places.device)[places[:, number]][:, None]
+def build_rows(domain: TableDomain, space: Space, points: Tensor) -> Tensor:
+    """Return records at points (n, axes) with every sensitive value as rows of codes: (n, values, attributes)."""
+    values = domain.sensitive_values.to(points.device)
+    rows = torch.zeros(len(points), len(values), len(domain.attributes), dtype=torch.int64, device=points.device)
+    for axis_index, axis in enumerate(space.axes):
+        rows[:, :, axis.column] = axis.codes.to(points.device)[points[:, axis_index]][:, None]
     rows[:, :, list(domain.sensitive_columns)] = values
     return rows
 
 
-def places_of(problem: Problem, rows: Tensor) -> Tensor:
-    """Return the places of rows of codes, (n, axes), on the CPU; -1 throughout for a row that is not in the region."""
+def locate_rows(problem: Problem, rows: Tensor) -> Tensor:
+    """Return the points of rows of codes, (n, axes), on the CPU; -1 throughout for a row that is not in the region."""
     domain, rows = problem.domain, rows.cpu().long()
-    known = ((rows >= 0) & (rows < domain.sizes)).all(1)
-    rows = torch.where(known[:, None], rows, 0)
-    places = torch.stack([axis.position_of_code.cpu()[rows[:, axis.column]] for axis in problem.space.axes], 1)
-    inside = known & domain.valid(rows) & (places >= 0).all(1) & _has_value_inside(problem, rows)
-    return torch.where(inside[:, None], places, -1)
+    has_codes = ((rows >= 0) & (rows < domain.sizes)).all(1)
+    rows = torch.where(has_codes[:, None], rows, 0)
+    points = torch.stack([axis.position_of_code.cpu()[rows[:, axis.column]] for axis in problem.space.axes], 1)
+    in_region = has_codes & domain.valid(rows) & (points >= 0).all(1) & _has_value_in_region(problem, rows)
+    return torch.where(in_region[:, None], points, -1)
 
 
-def _has_value_inside(problem: Problem, rows: Tensor) -> Tensor:
+def _has_value_in_region(problem: Problem, rows: Tensor) -> Tensor:
     """Return which rows have sensitive values that belong to the region."""
-    values, some = problem.domain.sensitive_values.cpu(), problem.records.in_region.any(0).cpu()
-    result = torch.zeros(len(rows), dtype=torch.bool)
-    for value in values[some]:
-        result |= (rows[:, list(problem.domain.sensitive_columns)] == value).all(1)
-    return result
+    values, in_region = problem.domain.sensitive_values.cpu(), problem.records.in_region.any(0).cpu()
+    has_value = torch.zeros(len(rows), dtype=torch.bool)
+    for value in values[in_region]:
+        has_value |= (rows[:, list(problem.domain.sensitive_columns)] == value).all(1)
+    return has_value
 
 
-def _axis(column: int, classes: Tensor) -> Axis:
-    """Return an axis with one place for every code of the region."""
+def _list_positions(column: int, classes: Tensor) -> Axis:
+    """Return an axis with one position for every code of the region."""
     codes = (classes >= 0).nonzero()[:, 0]
-    place = torch.full_like(classes, -1)
-    place[codes] = torch.arange(len(codes))
-    return Axis(column, place, codes, torch.ones_like(codes), bool(len(codes) == codes[-1] - codes[0] + 1))
+    position_of_code = torch.full_like(classes, -1)
+    position_of_code[codes] = torch.arange(len(codes))
+    return Axis(column, position_of_code, codes, torch.ones_like(codes), bool(len(codes) == codes[-1] - codes[0] + 1))
 
 
-def enumerated_records(problem: Problem, boxes: Boxes, pattern: Tensor) -> tuple[Tensor, Tensor]:
+def enumerate_records(problem: Problem, boxes: Boxes, pattern: Tensor) -> tuple[Tensor, Tensor]:
     """Return how many combinations of codes do not flip, and how many do: int64 (n,) each.
 
-    Only axes of which a box has several places are counted: with the others each count multiplies. Records whose margin
-    is within rounding of the boundary are neither.
+    Only axes of which a box has several positions are counted: with the others each count multiplies. Records whose
+    margin is within rounding of the boundary are neither.
     """
     counts = torch.zeros(2, len(boxes), dtype=torch.int64, device=boxes.low.device)
     per_pass = max(1, MEMBERS_PER_PASS // problem.records.valid.shape[1])
@@ -242,53 +242,53 @@ def enumerated_records(problem: Problem, boxes: Boxes, pattern: Tensor) -> tuple
     for part in torch.split(torch.arange(len(boxes), device=boxes.low.device), torch.bincount(groups).tolist()):
         if not len(part):
             continue
-        some = boxes[part]
-        owner, places = enumerate_points(some)
+        part_boxes = boxes[part]
+        owner, points = enumerate_points(part_boxes)
         weight = torch.ones_like(owner)
         for axis, _, _ in problem.space.tables:
-            count = problem.space.axes[axis].count.to(owner.device)[places[:, axis]]
-            weight = weight * torch.where((some.high > some.low)[owner, axis], count, 1)
+            count = problem.space.axes[axis].count.to(owner.device)[points[:, axis]]
+            weight = weight * torch.where((part_boxes.high > part_boxes.low)[owner, axis], count, 1)
         valid = problem.records.valid[pattern[part][owner]]
         zero = torch.zeros(len(part), dtype=torch.int64, device=owner.device)
-        for number, who in enumerate(problem.margins.decide(problem.compute_margins(places), problem.slack, valid)):
-            counts[number, part] = zero.scatter_add(0, owner, torch.where(who, weight, 0))
+        for kind, decided in enumerate(problem.margins.decide(problem.compute_margins(points), problem.slack, valid)):
+            counts[kind, part] = zero.scatter_add(0, owner, torch.where(decided, weight, 0))
     return counts[0], counts[1]
 
 
-def rule_of(problem: Problem, low: Tensor, high: Tensor) -> str:
+def describe_box(problem: Problem, low: Tensor, high: Tensor) -> str:
     """Return the conditions of a box and of its region, as `--where` takes them; an empty text has no condition."""
     allowed, sensitive = allowed_codes(problem.domain, problem.condition), problem.domain.sensitive_columns
-    met = {column: allowed[column].numpy() for column in sensitive if not bool(allowed[column].all())}
-    for number, axis in enumerate(problem.space.axes):
-        place = axis.position_of_code.cpu().numpy()
-        if (int(low[number]), int(high[number])) != (0, len(axis) - 1) or not (place >= 0).all():
-            met[axis.column] = (place >= int(low[number])) & (place <= int(high[number]))
+    masks = {column: allowed[column].numpy() for column in sensitive if not bool(allowed[column].all())}
+    for axis_index, axis in enumerate(problem.space.axes):
+        positions = axis.position_of_code.cpu().numpy()
+        if (int(low[axis_index]), int(high[axis_index])) != (0, len(axis) - 1) or not (positions >= 0).all():
+            masks[axis.column] = (positions >= int(low[axis_index])) & (positions <= int(high[axis_index]))
     attributes = problem.domain.attributes
-    words = " and ".join(_in_words(attributes[column], mask) for column, mask in met.items())
+    text = " and ".join(_describe_codes(attributes[column], mask) for column, mask in masks.items())
     try:
-        codes = allowed_codes(problem.domain, words)
-        if all(np.array_equal(codes[column].numpy(), mask) for column, mask in met.items()):
-            return words
+        codes = allowed_codes(problem.domain, text)
+        if all(np.array_equal(codes[column].numpy(), mask) for column, mask in masks.items()):
+            return text
     except DomainError:
         pass
-    return ", ".join(format_condition(attributes[column], mask) for column, mask in met.items())
+    return ", ".join(format_condition(attributes[column], mask) for column, mask in masks.items())
 
 
-def _in_words(attribute: Attribute, met: npt.NDArray[np.bool_]) -> str:
+def _describe_codes(attribute: Attribute, mask: npt.NDArray[np.bool_]) -> str:
     """Return the condition that some codes of an attribute meet: a comparison, or a list of values."""
-    name, codes, last = _quoted(attribute.name), np.flatnonzero(met), attribute.grid_size - 1
+    name, codes, last = _quote(attribute.name), np.flatnonzero(mask), attribute.grid_size - 1
     first, end = int(codes[0]), int(codes[-1])
     if attribute.is_ordered and not attribute.values and len(codes) == end - first + 1 and end <= last:
-        low, high = (_quoted(str(attribute.value(code))) for code in (first, end))
+        low, high = (_quote(str(attribute.value(code))) for code in (first, end))
         if first == end:
             return f"{name} == {low}"
         ends = [f"{name} >= {low}"] * (first > 0) + [f"{name} <= {high}"] * (end < last or attribute.size > last + 1)
         return " and ".join(ends)
-    others = np.flatnonzero(~met)
+    others = np.flatnonzero(~mask)
     negated, listed = ("not ", others) if 0 < len(others) < len(codes) else ("", codes)
-    return f"{name} {negated}in [{', '.join(_quoted(str(attribute.value(int(code)))) for code in listed)}]"
+    return f"{name} {negated}in [{', '.join(_quote(str(attribute.value(int(code)))) for code in listed)}]"
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     escaped = word.replace("\\", "\\\\").replace('"', '\\"')
     return word if re.fullmatch(r"[\w.+-]+", word) and word.lower() != "and" else f'"{escaped}"'

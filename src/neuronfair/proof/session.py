@@ -20,11 +20,11 @@ from neuronfair.limits import check_size
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import OpenedModel
 from neuronfair.proof.certificate import AxisCodes, Certificate, Proof, known_by, write
-from neuronfair.proof.distributed import prove_together, recovered
-from neuronfair.proof.problem import Problem, problem_of
+from neuronfair.proof.distributed import prove_together, recover_state
+from neuronfair.proof.problem import Problem, build_problem
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import EvaluatedRecords, Evidence, Order, ProofRecords, check_against_model
-from neuronfair.proof.regions import largest_regions
+from neuronfair.proof.regions import find_largest_regions
 from neuronfair.proof.report import Part, ProofReport
 from neuronfair.proof.state import ProofState, check_state
 from neuronfair.scale.pool import Pool
@@ -34,7 +34,7 @@ from neuronfair.store.ledger import PROOF, Ledger, make_manifest
 CERTIFICATE, METRICS = "certificate.parquet", "proof.json"  # made of the last state: no line names them
 SHARDS = "shards"  # what pieces of the last state have done since, while several workers prove
 
-Show = Callable[[str, int, int | None, str], None]  # what is done, how far, of how much, and a note
+ShowProgress = Callable[[str, int, int | None, str], None]  # what is done, how far, of how much, and a note
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ProofRun:
         """Where it is."""
         return self.ledger.folder
 
-    def finished(self, seconds: float) -> ProofReport | None:
+    def find_report(self, seconds: float) -> ProofReport | None:
         """Return the report of a proof of as many seconds, or with nothing undecided; None if there is none."""
         summary = self.ledger.summary if (self.folder / CERTIFICATE).is_file() else None
         if summary is None:
@@ -84,36 +84,36 @@ class ProofRun:
         path = self.ledger.path(last["state"])
         check_size(path.stat().st_size, path, times=2)
         tensors = load_state(path, device)
-        return recovered(ProofState.of(tensors, last["boxes"], last["seconds"]), self._pieces)
+        return recover_state(ProofState.of(tensors, last["boxes"], last["seconds"]), self._pieces_folder)
 
     def keep(self, state: ProofState) -> Path:
         """Keep where the proof stands, and return the folder in which pieces of it may keep theirs."""
         entry = {"boxes": state.boxes, "seconds": state.seconds}
         self.ledger.part(PROOF, entry, {"state": partial(save_state, state.tensors)})
         shutil.rmtree(self.folder / SHARDS, ignore_errors=True)  # a lost worker may still write there; it is never read
-        return self._pieces
+        return self._pieces_folder
 
     @property
-    def _pieces(self) -> Path:
+    def _pieces_folder(self) -> Path:
         """Where pieces of the last state keep theirs: no other state has such a name."""
         last = self.ledger.journal.parts[PROOF][-1]
         return self.folder / SHARDS / f"{Path(last['state']).stem}-{last['crc32']['state']:08x}"
 
-    def write(self, problem: Problem, opened: OpenedModel, proof: Proof, report: ProofReport) -> None:
+    def write(self, problem: Problem, model: OpenedModel, proof: Proof, report: ProofReport) -> None:
         """Write the certificate and the metrics, which the last state could give again."""
         names = problem.domain.names
         axes = tuple(AxisCodes.of(axis, names[axis.column]) for axis in problem.space.axes)
-        model = known_by(opened.fingerprint, opened.module)
-        certificate = Certificate(problem.domain, problem.decision, problem.condition, model, axes, proof)
+        fingerprint = known_by(model.fingerprint, model.module)
+        certificate = Certificate(problem.domain, problem.decision, problem.condition, fingerprint, axes, proof)
         with writing(self.folder):
             write(self.folder / CERTIFICATE, certificate)
             with replace_file(self.folder / METRICS) as temporary:
                 temporary.write_bytes(seal(asdict(report)))
 
 
-def problem_where(opened: OpenedModel, domain: TableDomain, where: str, device: str) -> Problem:
+def build_region_problem(model: OpenedModel, domain: TableDomain, where: str, device: str) -> Problem:
     """Return a model ready for a proof about a region; one without records is refused."""
-    problem = problem_of(opened, domain, condition=where, device=device)
+    problem = build_problem(model, domain, condition=where, device=device)
     if problem.count == 0:
         raise DomainError(f"where '{where}': the rules of the domain allow no such person")
     return problem
@@ -121,14 +121,14 @@ def problem_where(opened: OpenedModel, domain: TableDomain, where: str, device: 
 
 def certify(
     problem: Problem,
-    opened: OpenedModel,
+    model: OpenedModel,
     records: ProofRecords,
     seconds: float,
     *,
-    show: Show,
+    show: ShowProgress,
     run: ProofRun | None = None,
     pool: Pool | None = None,
-    seen: Sequence[EvaluatedRecords] = (),
+    evaluated: Sequence[EvaluatedRecords] = (),
 ) -> tuple[ProofReport, Proof]:
     """Prove what can be proved in the time given, check it against the model, and return the report and the proof.
 
@@ -136,33 +136,35 @@ def certify(
     together. The check includes the rows of the data set and records that were `seen` elsewhere. Ctrl-C ends the proof
     with what is proved.
     """
-    before = None if run is None else run.state(problem.device)
-    if before is not None and run is not None:
-        check_state(problem, before, run.folder)
+    state = None if run is None else run.state(problem.device)
+    if state is not None and run is not None:
+        check_state(problem, state, run.folder)
     proof = (prove if pool is None else partial(prove_together, pool=pool))(
         problem,
         seconds=seconds,
-        state=before,
-        progress=lambda now: show("Proving", round(now.seconds), round(seconds), _note(now)),
+        state=state,
+        progress=lambda now: show("Proving", round(now.seconds), round(seconds), _describe_progress(now)),
         keep=None if run is None else run.keep,
         guides=records.guides,
     )
     show("Checking against the model", 0, None, "")
-    check_against_model(problem, proof, opened, [*seen, EvaluatedRecords("a row of the data set", records.rows)])
-    report = _report(problem, opened, records, proof, seconds)
+    check_against_model(problem, proof, model, [*evaluated, EvaluatedRecords("a row of the data set", records.rows)])
+    report = _report_proof(problem, model, records, proof, seconds)
     if run is not None:
-        run.write(problem, opened, proof, report)
+        run.write(problem, model, proof, report)
         if not report.interrupted:
             run.ledger.finish({"seconds": seconds, "report": asdict(report)})
     return report, proof
 
 
-def _report(problem: Problem, opened: OpenedModel, records: ProofRecords, proof: Proof, seconds: float) -> ProofReport:
+def _report_proof(
+    problem: Problem, model: OpenedModel, records: ProofRecords, proof: Proof, seconds: float
+) -> ProofReport:
     assert proof.state is not None
     evidence = Evidence(problem, proof.state)
     return ProofReport(
         data=records.name,
-        model=opened.fingerprint,
+        model=model.fingerprint,
         sensitive=problem.domain.sensitive,
         where=problem.condition,
         decision=problem.decision,
@@ -174,15 +176,15 @@ def _report(problem: Problem, opened: OpenedModel, records: ProofRecords, proof:
         seconds=proof.seconds,
         complete=proof.complete,
         method=problem.method,
-        interrupted=proof.state.left > 0 and proof.state.seconds < seconds,
+        interrupted=proof.state.undecided_count > 0 and proof.state.seconds < seconds,
         order=records.order,
-        data_set=records.data_set(evidence, opened),
-        fresh=records.fresh(evidence),
-        regions=tuple(largest_regions(records, evidence)),
+        data_set=records.find_claims(evidence, model),
+        fresh=records.find_fresh_claims(evidence),
+        regions=tuple(find_largest_regions(records, evidence)),
     )
 
 
-def _note(now: ProofProgress) -> str:
-    parts = {"fair": now.fair, "discriminatory": now.discriminatory, "undecided": now.undecided}
-    rows = "" if now.rows is None else f"{percent(now.rows)} of the rows decided; input space: "
-    return f"{rows}{', '.join(f'{percent(share)} {what}' for what, share in parts.items())}; {now.boxes:,} boxes"
+def _describe_progress(progress: ProofProgress) -> str:
+    parts = {"fair": progress.fair, "discriminatory": progress.discriminatory, "undecided": progress.undecided}
+    rows = "" if progress.rows is None else f"{percent(progress.rows)} of the rows decided; input space: "
+    return f"{rows}{', '.join(f'{percent(share)} {name}' for name, share in parts.items())}; {progress.boxes:,} boxes"

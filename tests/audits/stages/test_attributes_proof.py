@@ -101,7 +101,7 @@ def test_what_cannot_be_proved_says_why_and_the_rest_stays(monkeypatch):
     def refuse(*_, **__):
         raise Unprovable("it shows nothing of itself")
 
-    monkeypatch.setattr(attributes, "problem_of", refuse)
+    monkeypatch.setattr(attributes, "build_problem", refuse)
     (entry,) = audit(BIASED, table(), settings=TINY).report.attributes
     assert (entry.proved.reason, entry.proved.people) == ("it shows nothing of itself", "20000")
     assert entry.rates.domain.of == 2_000
@@ -137,7 +137,7 @@ def test_a_check_of_what_cannot_be_proved_fails_with_the_reason(tmp_path, monkey
     def refuse(*_, **__):
         raise Unprovable("it shows nothing of itself")
 
-    monkeypatch.setattr(attributes, "problem_of", refuse)
+    monkeypatch.setattr(attributes, "build_problem", refuse)
     with pytest.raises(AssertionError, match=r"No proof: it shows nothing of itself\. At least 50% must be certified"):
         Fairness(tmp_path).check(FAIR, DOMAIN, proved=0.5, settings=CheckSettings(samples=500))
 

@@ -19,7 +19,7 @@ from neuronfair.model.operators import read_chain
 from neuronfair.proof.bounds import crown
 from neuronfair.proof.bounds.crown import STRATEGIES, Crown, build_crown
 from neuronfair.proof.bounds.margins import build_margins
-from neuronfair.proof.problem import problem_of, rows_at
+from neuronfair.proof.problem import build_problem, build_rows
 from tests.proof import worlds
 
 CURVES = (nn.ReLU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus)
@@ -60,14 +60,14 @@ def _module(curve, layers: tuple[int, ...], outputs: int, seed: int, end: nn.Mod
 
 def _crown(module: nn.Module, domain: TableDomain, decision: Decision | None = None) -> tuple[Network, Crown]:
     network = Network(module, domain, layers=None if len(module) > 2 else ())
-    problem = problem_of(network, domain, decision=decision)
+    problem = build_problem(network, domain, decision=decision)
     assert isinstance(problem.bounder, Crown)
     return network, problem.bounder
 
 
 def _expected(network: Network, domain: TableDomain, bounder: Crown, decision: Decision, places: Tensor) -> Tensor:
     """The margins by the network's own scores."""
-    rows = rows_at(domain, bounder.space, places)
+    rows = build_rows(domain, bounder.space, places)
     scores = network.double().scores(rows.flatten(0, 1)).view(*rows.shape[:2], -1)
     if decision.kind == "argmax":
         pairs = [(a, b) for a in range(scores.shape[-1]) for b in range(a + 1, scores.shape[-1])]
@@ -160,7 +160,7 @@ def test_axes_are_what_the_network_tells_apart():
 def test_rules_and_regions_refine_the_axes():
     domain = _domain(Rule("r", {"unread": Span(3, 4)}, {"job": ("a", "b")}))
     network = Network(_module(nn.ReLU, (6, 5), 2, 0), domain)
-    space = problem_of(network, domain, condition="age in [21, 22, 25] and town in [q, r]").space
+    space = build_problem(network, domain, condition="age in [21, 22, 25] and town in [q, r]").space
     by_name = {ATTRIBUTES[axis.column].name: axis for axis in space.axes}
     assert sorted(by_name["unread"].count.tolist()) == [2, 3]
     assert sorted(by_name["job"].count.tolist()) == [1, 1, 1, 1]  # a and c are the same to the network, not to the rule

@@ -20,7 +20,7 @@ from neuronfair.proof.bounds import trees
 from neuronfair.proof.bounds.margins import build_margins
 from neuronfair.proof.bounds.space import Boxes, Space, find_valid_records, refine_classes
 from neuronfair.proof.bounds.trees import TreeBounds, build_tree_bounds
-from neuronfair.proof.problem import Problem, rows_at
+from neuronfair.proof.problem import Problem, build_rows
 
 DOMAIN = parse_domain("""
 sensitive = ["sex", "race"]
@@ -116,7 +116,7 @@ def test_lines_hold_for_everybody_in_a_box(case: str) -> None:
     sums = replace(trees.forest, link="none")
     for box in range(len(boxes)):
         places = places_of(boxes, box)
-        rows = rows_at(DOMAIN, trees.space, places)
+        rows = build_rows(DOMAIN, trees.space, places)
         margins = trees.margins.compute(sums.scores(rows.flatten(0, 1))).view(len(places), 6, -1)
         torch.testing.assert_close(trees.compute_margins(places), margins, rtol=0, atol=1e-12)
         below = read(trees.space, lines.low_slope[box], lines.low_offset[box], places)

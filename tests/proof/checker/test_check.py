@@ -17,7 +17,7 @@ from neuronfair.proof.certificate import AxisCodes, CertificateError
 from neuronfair.proof.checker import check as check_claims
 from neuronfair.proof.checker.check import _bounds, check, proved
 from neuronfair.proof.checker.region import FeatureLayout, checked_region, signed
-from neuronfair.proof.problem import problem_of
+from neuronfair.proof.problem import build_problem
 from neuronfair.proof.prove import prove
 from tests.proof.made import DOMAIN, RULES, axes_of, certificate_of, domain_of, network_of, with_boxes, written
 
@@ -75,7 +75,7 @@ def test_a_claim_too_large_for_a_float_is_refused(ruled, tmp_path):
 def test_two_values_of_a_block_may_stand_on_a_line(tmp_path):
     domain = domain_of(DOMAIN.replace('["a", "b", "c", "d"]', '["a", "b"]'))
     network = network_of(domain, seed=5)
-    problem = problem_of(network, domain)
+    problem = build_problem(network, domain)
     axes = tuple(AxisCodes.of(axis, domain.names[axis.column]) for axis in problem.space.axes)
     assert [axis.linear for axis in axes] == [True, True, True]
     made = replace(certificate_of(network, domain), axes=axes, proof=prove(problem, seconds=60))

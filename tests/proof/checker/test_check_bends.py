@@ -18,7 +18,7 @@ from neuronfair.model.open import wrap_model
 from neuronfair.model.weights import fingerprint
 from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError, known_by
 from neuronfair.proof.checker.check import check
-from neuronfair.proof.problem import problem_of
+from neuronfair.proof.problem import build_problem
 from neuronfair.proof.prove import prove
 from tests.proof.made import written
 
@@ -62,7 +62,7 @@ class Scorer(nn.Module):
 
 @pytest.fixture(scope="module")
 def proof():
-    problem = problem_of(Network(Scorer(), DOMAIN), DOMAIN, decision=DECISION)
+    problem = build_problem(Network(Scorer(), DOMAIN), DOMAIN, decision=DECISION)
     found = prove(problem, seconds=30)
     axes = tuple(AxisCodes.of(axis, DOMAIN.names[axis.column]) for axis in problem.space.axes)
     certificate = Certificate(DOMAIN, DECISION, "", known_by(fingerprint(Scorer()), Scorer()), axes, found)

@@ -41,7 +41,7 @@ from neuronfair.model.decision import Scale
 from neuronfair.model.open import OpenedModel
 from neuronfair.progress import PieceProgress, Progress, count_progress, label_progress, show_nothing
 from neuronfair.proof.certificate import Proof
-from neuronfair.proof.problem import Problem, problem_of
+from neuronfair.proof.problem import Problem, build_problem
 from neuronfair.proof.records import EvaluatedRecords, ProofRecords, check_against_model
 from neuronfair.proof.session import certify
 from neuronfair.scale.tasks import Tasks
@@ -69,7 +69,7 @@ class ProofStage:
 
     @cached_property
     def _problem(self) -> Problem:
-        return problem_of(self.opened_model, self.data.domain, device=self.opened_model.model.encoding.device)
+        return build_problem(self.opened_model, self.data.domain, device=self.opened_model.model.encoding.device)
 
     def prove(self, progress: Progress = show_nothing, *, has_table: bool = True) -> ProofOutcome:
         """Return what can be proved. Ctrl-C ends the proof, and what was proved by then is kept.
@@ -83,7 +83,7 @@ class ProofStage:
                 records = ProofRecords.of(problem, data, self.population, model=self.opened_model)
             else:
                 records = ProofRecords.none(problem, data.name)
-            records = replace(records, most_regions=0)  # an audit does not show them
+            records = replace(records, max_regions=0)  # an audit does not show them
             report, proof = certify(problem, self.opened_model, records, self.seconds, show=progress)
         except Unprovable as error:
             return ProofOutcome(ProofSummary.nothing(self.data.domain.count, one_line(error)))
@@ -97,7 +97,7 @@ class ProofStage:
             if outcome.config.twins == "flip"
         ]
         if findings and staged.proof is not None:
-            check_against_model(self._problem, staged.proof, self.opened_model, findings, drawn=False)
+            check_against_model(self._problem, staged.proof, self.opened_model, findings, draw=False)
         audit.report = replace(audit.report, proved=staged.proved)
         if staged.interrupted:
             raise KeyboardInterrupt

@@ -41,7 +41,7 @@ VALUE_TOLERANCE = 1e-9  # numbers that lie so close together, beside the size of
 ON_GRID = 1e-6  # of a step: so far from its place a number may be written
 EPS = float(np.finfo(np.float64).eps)
 END_ERROR = 16 * EPS  # of a probability: by how much the rounding of softmax or sigmoid may change it
-MOST_VALUES = 10_000_000  # of one attribute
+MAX_VALUES = 10_000_000  # of one attribute
 MOST_COMBINATIONS = 4096  # of sensitive values
 MAX_POSITIONS = 1 << 20  # of all axes that are not linear
 PRIME = 2**31 - 1  # products of two numbers below it fit into 64 bits
@@ -346,9 +346,9 @@ def checked_region(certificate: Certificate) -> CheckedRegion:
     """Return the region of a certificate; axes that are not those of its domain and region are refused."""
     domain = certificate.domain
     for attribute in domain.attributes:
-        if attribute.size > MOST_VALUES:
+        if attribute.size > MAX_VALUES:
             raise CertificateError(
-                f"'{attribute.name}' has {attribute.size:,} values; {MOST_VALUES:,} at most can be checked"
+                f"'{attribute.name}' has {attribute.size:,} values; {MAX_VALUES:,} at most can be checked"
             )
     check_size(sum(attribute.size for attribute in domain.attributes), "the values of its attributes", times=64)
     allowed = codes_meeting(domain, certificate.where)
