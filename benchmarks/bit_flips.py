@@ -38,7 +38,7 @@ from neuronfair.audits.folder import (
 )
 from neuronfair.audits.provenance import Origin
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.cli.runs import read_own_model
+from neuronfair.cli.files import read_own_model
 from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import NeuronFairError

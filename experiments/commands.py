@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 from neuronfair.cli import options
 from neuronfair.cli.app import AUDIT, INTERRUPTED, RESEARCH, app, command, option
+from neuronfair.cli.files import read_own_model
 from neuronfair.cli.options import OutputOptions, QuietOption, RayOption, make_pool
-from neuronfair.cli.runs import read_own_model
 from neuronfair.errors import DataError, ModelError
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
 

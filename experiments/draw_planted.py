@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from experiments.planted import cast_classifier, cast_detector
-from neuronfair.images.archive import drawn_images
-from neuronfair.images.audit import ImageSettings, ImageSplit, find_subject, image_search_report, search_with_controls
-from neuronfair.images.domain import image_methods
+from neuronfair.images.archive import draw_images
+from neuronfair.images.audit import ImageSplit, find_subject
+from neuronfair.images.search import ImageSettings, list_image_methods, report_search, search_with_controls
 
 import numpy as np
 import torch
@@ -24,15 +24,15 @@ SIDE = 32  # of the images
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/img")
     folder.mkdir(parents=True, exist_ok=True)
-    faces = drawn_images(200, 0, side=SIDE)
+    faces = draw_images(200, 0, side=SIDE)
     nobody = torch.zeros(200, dtype=torch.bool)
-    split = ImageSplit(faces.pixels, faces.is_face, faces.attribute("cast")[1], held=nobody)
+    split = ImageSplit(faces.pixels, faces.is_face, faces.attribute("cast")[1], held_out=nobody)
     shares = {}
     for reads_cast in (True, False):
         detector = cast_detector(reads_cast=reads_cast)
         under_test = find_subject(detector, cast_classifier(), split, name="drawn", sensitive="cast")
-        found = search_with_controls(under_test, list(image_methods()), ImageSettings(chains=512))
-        walks = {name: image_search_report(under_test.attribute, one) for name, one in found.items()}
+        found = search_with_controls(under_test, list(list_image_methods()), ImageSettings(chains=512))
+        walks = {name: report_search(under_test.attribute, one) for name, one in found.items()}
         shares[reads_cast] = {name: walk.share_of_faces for name, walk in walks.items()}
         for name, walk in walks.items():
             print(f"reads the cast: {reads_cast}; {name}: {walk.findings} of {walk.seeds} seeds, GSR {walk.gsr:.2%}")

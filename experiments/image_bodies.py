@@ -11,7 +11,7 @@ from torch import Tensor, nn
 HEAD: tuple[int, ...] = (512, 256, 128, 64, 16)  # hidden layers of the fully connected part
 
 
-def convolution(
+def build_convolution(
     before: int, after: int, side: int, *, stride: int = 1, norm: bool = True, bias: bool = False, last: bool = False
 ) -> nn.Sequential:
     """Return convolution, batch normalisation, and ReLU unless it is the last one before a sum."""
@@ -36,7 +36,7 @@ def vgg16(*, batch_norm: bool = True) -> nn.Sequential:
     channels = 3
     for block, (size, count) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), 1):
         for number in range(1, count + 1):
-            parts[f"conv{block}_{number}"] = convolution(channels, size, 3, norm=batch_norm, bias=True)
+            parts[f"conv{block}_{number}"] = build_convolution(channels, size, 3, norm=batch_norm, bias=True)
             channels = size
         parts[f"pool{block}"] = nn.MaxPool2d(2)
     return nn.Sequential(parts | {"flatten": nn.Flatten()})
@@ -45,7 +45,7 @@ def vgg16(*, batch_norm: bool = True) -> nn.Sequential:
 def resnet50() -> nn.Sequential:
     """Build the convolutional part of ResNet50 (He et al. 2016), strides in the first 1 x 1 convolution of a stage."""
     parts: OrderedDict[str, nn.Module] = OrderedDict(normalise=Normalise())
-    parts["conv1"] = convolution(3, 64, 7, stride=2)
+    parts["conv1"] = build_convolution(3, 64, 7, stride=2)
     parts["pool1"] = nn.MaxPool2d(3, 2, padding=1)
     channels = 64
     for stage, (size, count) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3)), 2):
@@ -61,11 +61,11 @@ class Bottleneck(nn.Module):
 
     def __init__(self, before: int, size: int, stride: int) -> None:
         super().__init__()
-        self.first = convolution(before, size, 1, stride=stride)
-        self.second = convolution(size, size, 3)
-        self.third = convolution(size, 4 * size, 1, last=True)
+        self.first = build_convolution(before, size, 1, stride=stride)
+        self.second = build_convolution(size, size, 3)
+        self.third = build_convolution(size, 4 * size, 1, last=True)
         changes = stride != 1 or before != 4 * size
-        self.short = convolution(before, 4 * size, 1, stride=stride, last=True) if changes else nn.Identity()
+        self.short = build_convolution(before, 4 * size, 1, stride=stride, last=True) if changes else nn.Identity()
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -6,10 +6,11 @@ import copy
 import time
 from dataclasses import dataclass, replace
 
-from neuronfair.images.audit import PROFILE_ROWS, DetectorSubject, ImageSettings, search_images
-from neuronfair.images.detector import FACE, Detector, accuracies, learn, predictions
-from neuronfair.images.domain import HALVING, ImageEncoding
-from neuronfair.images.report import finding_images
+from neuronfair.images.audit import PROFILE_ROWS, DetectorSubject
+from neuronfair.images.detector import FACE, Detector, measure_accuracies, predict_classes, train_on_images
+from neuronfair.images.domain import ImageEncoding
+from neuronfair.images.report import decode_findings
+from neuronfair.images.search import HALVING, ImageSettings, search_images
 from neuronfair.model.network import Network
 from neuronfair.model.profile import interpret
 from neuronfair.searches.findings import Findings
@@ -45,11 +46,11 @@ def retrain(
     clock = time.perf_counter()
     if findings is None:
         findings = Findings.empty(subject.domain, subject.network.outputs)
-    findings = findings[~subject.held[findings.origin]]
-    module, (pixels, labels) = copy.deepcopy(subject.detector), subject.split.part(held=False)
-    added = finding_images(subject.domain, findings)
+    findings = findings[~subject.held_out[findings.origin]]
+    module, (pixels, labels) = copy.deepcopy(subject.detector), subject.split.part(held_out=False)
+    added = decode_findings(subject.domain, findings)
     labels = torch.cat([labels, torch.full((len(added),), FACE, device=pixels.device)])
-    learn(module, torch.cat([pixels, added]), labels, epochs=epochs, seed=settings.seed)
+    train_on_images(module, torch.cat([pixels, added]), labels, epochs=epochs, seed=settings.seed)
     seconds = time.perf_counter() - clock
     return module, replace(state(subject, module, settings), used=len(findings), seconds=seconds)
 
@@ -59,9 +60,9 @@ def state(subject: DetectorSubject, detector: Detector, settings: ImageSettings)
 
     The shifts stay those of the detector under test, so that before and after are asked the same question.
     """
-    domain, out = subject.domain, subject.measured
+    domain, out = subject.domain, subject.measured_faces
     network = Network(detector, ImageEncoding(domain))
-    seen = predictions(detector, domain.pictures) == FACE
+    seen = predict_classes(detector, domain.pictures) == FACE
     profile = interpret(network, domain, domain.rows(out[:PROFILE_ROWS]))
     seeds, settings = out[seen[out]][:AGAIN_SEEDS], replace(settings, seconds=None)
     again = search_images(network, domain, HALVING, seeds, settings, profile=profile)
@@ -70,7 +71,7 @@ def state(subject: DetectorSubject, detector: Detector, settings: ImageSettings)
         auc=profile.worst.auc,
         auc_same_layer=aucs[subject.profile.worst.name],
         auc_mean=sum(aucs.values()) / len(aucs),
-        detection_rate=accuracies(detector, *subject.split.part(held=True))[0],
+        detection_rate=measure_accuracies(detector, *subject.split.part(held_out=True))[0],
         found_again=len(again.findings),
         seeds_again=again.seeds,
         gsr_again=again.findings.gsr,

@@ -29,22 +29,14 @@ from experiments.image_retraining import retrain, state
 from experiments.image_sets import SETS, load_images
 from neuronfair import __version__
 from neuronfair.images.archive import ImageSet
-from neuronfair.images.audit import (
-    DetectorSubject,
-    ImageSearch,
-    ImageSettings,
-    ImageSplit,
-    find_subject,
-    image_search_report,
-    search_with_controls,
-)
-from neuronfair.images.detector import BODIES, Detector, accuracies, fit_attribute, fit_detector
-from neuronfair.images.domain import image_methods
+from neuronfair.images.audit import DetectorSubject, ImageSplit, find_subject
+from neuronfair.images.detector import BODIES, Detector, fit_attribute, fit_detector, measure_accuracies
+from neuronfair.images.search import ImageSearch, ImageSettings, list_image_methods, report_search, search_with_controls
 
 import torch
 
 ATTRIBUTES = ("gender", "race")
-METHODS = tuple(image_methods())
+METHODS = tuple(list_image_methods())
 PAPER = tomllib.loads((Path(__file__).parent / "paper.toml").read_text(encoding="utf-8"))
 
 
@@ -77,7 +69,7 @@ def main() -> None:
         clock = time.perf_counter()
         pictures = load_images(name, options.images)
         if options.faces:
-            pictures = pictures.some(options.faces, seed=options.seed)
+            pictures = pictures.sample(options.faces, seed=options.seed)
         print(f"{name}: {len(pictures):,} pictures, read in {time.perf_counter() - clock:.1f} s", flush=True)
         first = options.seed
         for body in options.bodies:
@@ -97,8 +89,10 @@ def one_body(pictures: ImageSet, body: str, options: argparse.Namespace) -> None
         return
     split = splits[attributes[0]]
     weights = options.weights if body == "resnet50" else None
-    detector = fit_detector(body, *split.part(held=False), epochs=options.epochs, seed=options.seed, weights=weights)
-    rate, _ = accuracies(detector, *split.part(held=True))
+    detector = fit_detector(
+        body, *split.part(held_out=False), epochs=options.epochs, seed=options.seed, weights=weights
+    )
+    rate, _ = measure_accuracies(detector, *split.part(held_out=True))
     paper = PAPER["accuracy"].get(pictures.name)
     result: dict[str, Any] = {
         "set": pictures.name,
@@ -138,10 +132,15 @@ def one_attribute(
     case = f"{pictures.name}-{attribute}"
     classes, _ = pictures.attribute(attribute)
     classifier = fit_attribute(
-        detector, body, *split.faces(held=False), own_body=options.own_body, epochs=options.epochs, seed=options.seed
+        detector,
+        body,
+        *split.faces(held_out=False),
+        own_body=options.own_body,
+        epochs=options.epochs,
+        seed=options.seed,
     )
-    faces, labels = split.faces(held=True)
-    right, balanced = accuracies(classifier, faces, labels)
+    faces, labels = split.faces(held_out=True)
+    right, balanced = measure_accuracies(classifier, faces, labels)
     paper = PAPER["accuracy"].get(pictures.name)
     paper_right = paper and paper[1 + ATTRIBUTES.index(attribute)]
     majority = float(torch.bincount(labels).max() / len(labels))
@@ -191,7 +190,7 @@ def searched(under_test: DetectorSubject, found: Mapping[str, ImageSearch]) -> d
           f"{'L2 sens':>7} {'flips':>7} {'s/1000':>7}   paper")  # fmt: skip
     methods: dict[str, Any] = {}
     for method, search in found.items():
-        walk = image_search_report(under_test.attribute, search)
+        walk = report_search(under_test.attribute, search)
         printed = PAPER["image_total"].get(method, {}).get(f"{name}-{attribute}")
         methods[method] = {**asdict(walk), "paper": printed}
         beside = f"{printed['idis'] / PAPER['image_faces'][name]:.1%} of faces" if printed else ""

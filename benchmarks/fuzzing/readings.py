@@ -174,9 +174,9 @@ def _judge() -> Any:
 
 def gate(place: Path) -> None:
     """Read a limit and hold an audit against it."""
-    from neuronfair.audits.gate.thresholds import check, read_expressions
+    from neuronfair.audits.gate.thresholds import check_thresholds, read_expressions
     from neuronfair.audits.report import Report
 
     text = (place / "limit.txt").read_bytes().decode(errors="replace")
     _refused(lambda: read_expressions([text], ["sex", "", "a.rate"], ["frontier"]))
-    check(Report.from_json((place / "now.json").read_bytes()), [text])
+    check_thresholds(Report.from_json((place / "now.json").read_bytes()), [text])

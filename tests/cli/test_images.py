@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from neuronfair.images import audit
-from neuronfair.images.archive import drawn_images
-from neuronfair.images.audit import search_images
+from neuronfair.images import search
+from neuronfair.images.archive import draw_images
+from neuronfair.images.search import search_images
 
 
 @pytest.fixture
 def photos(tmp_path):
     """A folder of drawn pictures with labels."""
-    drawn = drawn_images(40, 40, side=64)
+    drawn = draw_images(40, 40, side=64)
     (tmp_path / "photos").mkdir()
     lines = ["file,is_face,cast"]
     for pixels, file, face, cast in zip(drawn.pixels, drawn.files, drawn.is_face, drawn.columns["cast"], strict=True):
@@ -70,7 +70,7 @@ def test_after_ctrl_c_the_same_command_goes_on(run, refused, monkeypatch, tmp_pa
             raise KeyboardInterrupt
         return search_images(*arguments, **options)
 
-    monkeypatch.setattr(audit, "search_images", interrupted)
+    monkeypatch.setattr(search, "search_images", interrupted)
     stopped = run(*command)
     assert (stopped.status, stopped.err) == (130, "")
     assert "Interrupted. The same command resumes" in stopped.out

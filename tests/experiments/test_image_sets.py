@@ -6,7 +6,7 @@ import pytest
 
 from experiments.image_sets import join, load_images
 from neuronfair.errors import DataError
-from neuronfair.images.archive import ImageSet, drawn_images
+from neuronfair.images.archive import ImageSet, draw_images
 
 
 def test_sets_that_are_not_here(monkeypatch):
@@ -18,7 +18,7 @@ def test_sets_that_are_not_here(monkeypatch):
 
 
 def test_a_label_that_one_of_two_lacks_is_empty_there():
-    drawn = drawn_images(20, 40, side=16)
+    drawn = draw_images(20, 40, side=16)
     bare = ImageSet("bare", drawn.pixels[:2], ("x", "y"), {"age": ["1", "2"]}, drawn.is_face[:2])
     both = join("both", [drawn, bare])
     assert both.columns["cast"][-2:] == ["", ""]

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from neuronfair.errors import DataError
-from neuronfair.images.archive import drawn_images, read_images
+from neuronfair.images.archive import draw_images, read_images
 from neuronfair.limits import TooLargeError
 from tests.bombs import lying_archive, zipped
 
@@ -96,13 +96,13 @@ def test_what_is_not_there_is_said(tmp_path):
 
 
 def test_some_keeps_the_proportion():
-    drawn = drawn_images(20, 40, side=16)
-    some = drawn.some(5, seed=1)
+    drawn = draw_images(20, 40, side=16)
+    some = drawn.sample(5, seed=1)
     assert (int(some.is_face.sum()), len(some)) == (5, 15)
 
 
 def test_the_cast_of_drawn_pictures_is_in_their_colours():
-    drawn = drawn_images(30, 30, side=16)
+    drawn = draw_images(30, 30, side=16)
     classes, cast = drawn.attribute("cast")
     redder = (drawn.pixels[:, 0].float() - drawn.pixels[:, 2].float()).mean((1, 2)) > 0
     assert classes == ("cool", "warm")

@@ -8,11 +8,13 @@ import torch
 
 from neuronfair.errors import DataError, RunError
 from neuronfair.images import audit
-from neuronfair.images.archive import drawn_images
-from neuronfair.images.audit import ImageSettings, audit_images, search_images
+from neuronfair.images import search as searches
+from neuronfair.images.archive import draw_images
+from neuronfair.images.audit import audit_images
 from neuronfair.images.report import ImageReport
+from neuronfair.images.search import ImageSettings, search_images
 
-PICTURES = drawn_images(40, 40, side=32)
+PICTURES = draw_images(40, 40, side=32)
 QUICK = ImageSettings(steps=3, epochs=2)
 
 
@@ -36,19 +38,19 @@ def test_an_audit_that_was_killed_goes_on_and_finds_the_same(tmp_path, monkeypat
             raise KeyboardInterrupt
         return search_images(*arguments, **options)
 
-    monkeypatch.setattr(audit, "search_images", killed)
+    monkeypatch.setattr(searches, "search_images", killed)
     with pytest.raises(KeyboardInterrupt):
         audit_images(PICTURES, "cast", settings=settings, folder=tmp_path / "run")
     for name in ("fit_detector", "fit_attribute"):
         monkeypatch.setattr(audit, name, None)  # what was trained is not trained again
     again = audit_images(PICTURES, "cast", settings=settings, folder=tmp_path / "run")
-    assert len(calls) == 3 + len(again.found) - 2
+    assert len(calls) == 3 + len(again.searches) - 2
     assert untimed(again.report) == untimed(whole.report)
-    for name, search in whole.found.items():
-        assert torch.equal(search.findings.packed, again.found[name].findings.packed)
-        assert torch.equal(search.findings.twin_scores, again.found[name].findings.twin_scores)
+    for name, search in whole.searches.items():
+        assert torch.equal(search.findings.packed, again.searches[name].findings.packed)
+        assert torch.equal(search.findings.twin_scores, again.searches[name].findings.twin_scores)
     once_more = audit_images(PICTURES, "cast", settings=settings, folder=tmp_path / "run")
-    assert len(calls) == 3 + len(again.found) - 2
+    assert len(calls) == 3 + len(again.searches) - 2
     assert once_more.report == again.report  # the seconds, too
 
 
@@ -57,15 +59,15 @@ def test_an_audit_does_not_go_on_with_something_else(tmp_path):
     audit_images(PICTURES, "cast", settings=replace(QUICK, steps=0), folder=run)
     for pictures, settings, what in (
         (PICTURES, QUICK, "another budget or seed"),
-        (drawn_images(40, 40, side=32, seed=1), replace(QUICK, steps=0), "other pictures"),
+        (draw_images(40, 40, side=32, seed=1), replace(QUICK, steps=0), "other pictures"),
         (replace(PICTURES, columns={"cast": ["warm", "cool"] * 40}), replace(QUICK, steps=0), "other labels"),
     ):
         with pytest.raises(RunError, match=f"started with {what}"):
             audit_images(pictures, "cast", settings=settings, folder=run)
     with pytest.raises(RunError, match="started with another model"):
-        audit_images(PICTURES, "cast", detector=run / audit.WEIGHTS, settings=replace(QUICK, steps=0), folder=run)
+        audit_images(PICTURES, "cast", detector=run / audit.DETECTOR_FILE, settings=replace(QUICK, steps=0), folder=run)
     with pytest.raises(DataError, match="sees pictures of 32 x 32, these are 16 wide"):
-        audit_images(drawn_images(40, 40, side=16), "cast", detector=run / audit.WEIGHTS)
+        audit_images(draw_images(40, 40, side=16), "cast", detector=run / audit.DETECTOR_FILE)
     with (run / "found-adf.safetensors").open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"x")

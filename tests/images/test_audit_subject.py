@@ -10,18 +10,19 @@ from experiments.planted import cast_classifier, cast_detector
 from neuronfair import Decision, Network, NeuronFairError, evaluate, interpret
 from neuronfair.domain.draws import Draws
 from neuronfair.errors import DataError
-from neuronfair.images.archive import drawn_images
-from neuronfair.images.audit import (
+from neuronfair.images.archive import draw_images
+from neuronfair.images.audit import ImageSplit, find_subject
+from neuronfair.images.detector import draw_random_shift, find_attribute_shift, predict_classes
+from neuronfair.images.domain import FLAG, SEED, ImageDomain, ImageEncoding
+from neuronfair.images.report import decode_findings
+from neuronfair.images.search import (
     ImageSettings,
-    ImageSplit,
-    find_subject,
-    image_search_report,
+    list_image_methods,
+    make_image_method,
+    report_search,
     search_images,
     search_with_controls,
 )
-from neuronfair.images.detector import flip, predictions, random_like
-from neuronfair.images.domain import FLAG, SEED, ImageDomain, ImageEncoding, image_methods, image_rule
-from neuronfair.images.report import finding_images
 from neuronfair.searches.engine import Budget, PhaseResult, run_phase
 from neuronfair.searches.findings import Findings
 from neuronfair.searches.keys import KeySet
@@ -37,13 +38,13 @@ def split_of(pixels: torch.Tensor, held: torch.Tensor) -> ImageSplit:
 
 
 def planted(*, reads_cast: bool):
-    split = split_of(drawn_images(60, 0, side=SIDE).pixels, torch.arange(60) % 4 == 0)
+    split = split_of(draw_images(60, 0, side=SIDE).pixels, torch.arange(60) % 4 == 0)
     return find_subject(cast_detector(reads_cast=reads_cast), cast_classifier(), split, name="drawn", sensitive="cast")
 
 
 def figures(under_test):
-    found = search_with_controls(under_test, list(image_methods()), SHORT)
-    return found, {name: image_search_report(under_test.attribute, one) for name, one in found.items()}
+    found = search_with_controls(under_test, list(list_image_methods()), SHORT)
+    return found, {name: report_search(under_test.attribute, one) for name, one in found.items()}
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +79,10 @@ def test_every_finding_is_a_pair_of_8_bit_pictures_for_which_the_decision_flips(
     under_test, found, _ = biased
     domain, findings = under_test.domain, found["neuronfair"].findings
     assert evaluate(under_test.network, domain, findings.rows).discriminates.all()
-    both = finding_images(domain, findings)
+    both = decode_findings(domain, findings)
     assert both.dtype == torch.uint8
     assert both.shape == (2 * len(findings), 3, SIDE, SIDE)
-    classes = predictions(under_test.detector, both).chunk(2)
+    classes = predict_classes(under_test.detector, both).chunk(2)
     assert (classes[0] != classes[1]).all()
 
 
@@ -134,18 +135,18 @@ def pixel(*colour: int) -> torch.Tensor:
 def test_the_smallest_level_that_flips_the_class_is_taken():
     # 255 (w · x + b) = 2 r - g + 0 b - 10.5: the step of ε levels against it changes it by 3 ε.
     classifier = linear_classifier([2 * 255.0, -255.0, 0.0], -10.5)
-    above = flip(classifier, pixel(30, 40, 7))  # 9.5: class 1; flipped by 3 ε > 9.5
+    above = find_attribute_shift(classifier, pixel(30, 40, 7))  # 9.5: class 1; flipped by 3 ε > 9.5
     assert above.size.tolist() == [4]
     assert above.levels.flatten().tolist() == [-4, 4, 0]
-    below = flip(classifier, pixel(20, 30, 7))  # -0.5: class 0; flipped by the first level
+    below = find_attribute_shift(classifier, pixel(20, 30, 7))  # -0.5: class 0; flipped by the first level
     assert below.size.tolist() == [1]
     assert below.levels.flatten().tolist() == [1, -1, 0]
 
 
 def test_only_levels_of_the_schedule_are_tried():
     classifier = linear_classifier([2 * 255.0, -255.0, 0.0], -10.5)
-    assert flip(classifier, pixel(30, 40, 7), (10, 7, 2)).size.tolist() == [7]
-    none = flip(classifier, pixel(250, 0, 7), (1, 2))
+    assert find_attribute_shift(classifier, pixel(30, 40, 7), (10, 7, 2)).size.tolist() == [7]
+    none = find_attribute_shift(classifier, pixel(250, 0, 7), (1, 2))
     assert none.size.tolist() == [0]
     assert not none.flips.any()
     assert none.levels.flatten().tolist() == [0, 0, 0]
@@ -153,14 +154,14 @@ def test_only_levels_of_the_schedule_are_tried():
 
 def test_a_shift_that_only_works_beyond_white_does_not_count():
     classifier = linear_classifier([255.0, 0.0, 0.0], -255.5)  # needs red above 255.5
-    assert flip(classifier, pixel(255, 0, 0)).size.tolist() == [0]
+    assert find_attribute_shift(classifier, pixel(255, 0, 0)).size.tolist() == [0]
 
 
 def test_batches_do_not_change_the_shift():
     pictures = torch.randint(0, 256, (300, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     classifier = cast_classifier()
-    whole = flip(classifier, pictures)
-    assert torch.equal(whole.size[250:], flip(classifier, pictures[250:]).size)
+    whole = find_attribute_shift(classifier, pictures)
+    assert torch.equal(whole.size[250:], find_attribute_shift(classifier, pictures[250:]).size)
     assert (whole.levels.abs().amax((1, 2, 3)) == whole.size).all()
 
 
@@ -170,30 +171,30 @@ def test_more_than_two_classes_flip_to_any_other():
         layer.weight.copy_(255 * torch.eye(3))
         layer.bias.zero_()
     classifier = nn.Sequential(nn.Flatten(), layer)
-    found = flip(classifier, pixel(100, 97, 0))
+    found = find_attribute_shift(classifier, pixel(100, 97, 0))
     assert found.size.tolist() == [2]  # 98 against 99
     assert found.levels.flatten().tolist()[:2] == [-2, 2]
 
 
 def test_the_random_control_has_the_same_size_and_another_direction():
     pictures = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    shift = flip(cast_classifier(), pictures)
-    other = random_like(shift, seed=3)
+    shift = find_attribute_shift(cast_classifier(), pictures)
+    other = draw_random_shift(shift, seed=3)
     assert torch.equal(other.abs(), shift.levels.abs())
     moved = shift.levels != 0
     assert float((other == shift.levels)[moved].float().mean()) == pytest.approx(0.5, abs=0.05)
-    assert torch.equal(random_like(shift, seed=3), other)
+    assert torch.equal(draw_random_shift(shift, seed=3), other)
 
 
 FACES, STEPS = 24, 12
 LINES = ("packed", "twin_values", "scores", "twin_scores", "origin", "step", "misses")
-every_method = pytest.mark.parametrize("name", image_methods())
+every_method = pytest.mark.parametrize("name", list_image_methods())
 
 
 @pytest.fixture(scope="module")
 def domain() -> ImageDomain:
-    faces = drawn_images(FACES, 0, side=16).pixels
-    return ImageDomain("drawn", faces, flip(cast_classifier(), faces).levels, ("cast",))
+    faces = draw_images(FACES, 0, side=16).pixels
+    return ImageDomain("drawn", faces, find_attribute_shift(cast_classifier(), faces).levels, ("cast",))
 
 
 def walked(name: str, domain: ImageDomain, parts: list[list[int]], seed: int = 0) -> tuple[Findings, Tensor]:
@@ -202,7 +203,7 @@ def walked(name: str, domain: ImageDomain, parts: list[list[int]], seed: int = 0
     profile = interpret(network, domain, domain.seeds)
     context = SearchContext(network, domain, Decision(), Draws(seed, "global"), profile)
     seen, asked = KeySet(), []
-    walk = image_rule(name, Setting(context, seen, 0))
+    walk = make_image_method(name, Setting(context, seen, 0))
 
     class Noted(type(walk)):
         def ask(self, *arguments):
@@ -256,20 +257,20 @@ def test_the_same_seed_finds_the_same_also_in_two_batches(name, domain):
 
 
 def test_the_methods_of_pictures_are_those_of_tables_and_halving():
-    assert image_methods() == {
+    assert list_image_methods() == {
         "neuronfair": "neuronfair-printed",
         "eidig": "eidig5",
         "adf": "adf",
         "halving": "neuronfair-printed",
     }
-    assert set(image_methods().values()) <= set(METHODS)
+    assert set(list_image_methods().values()) <= set(METHODS)
     with pytest.raises(NeuronFairError, match="no method 'fgsm' for images"):
-        image_rule("fgsm", None)
+        make_image_method("fgsm", None)
 
 
 def test_ctrl_c_in_the_engine_is_not_a_result(domain, monkeypatch):
     network = Network(cast_detector(reads_cast=True), ImageEncoding(domain))
     nothing = PhaseResult(Findings.empty(domain, 2), 0, "interrupted", 0.1)
-    monkeypatch.setattr("neuronfair.images.audit.run_phase", lambda *_, **__: nothing)
+    monkeypatch.setattr("neuronfair.images.search.run_phase", lambda *_, **__: nothing)
     with pytest.raises(KeyboardInterrupt):
         search_images(network, domain, "adf", torch.arange(3))

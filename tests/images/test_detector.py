@@ -6,21 +6,21 @@ import pytest
 import torch
 
 from neuronfair.errors import ModelError, NeuronFairError
-from neuronfair.images.archive import drawn_images
+from neuronfair.images.archive import draw_images
 from neuronfair.images.detector import (
     Detector,
     DetectorCard,
-    accuracies,
     build,
-    features,
+    build_small_body,
+    extract_features,
     fit_attribute,
     fit_detector,
-    learn,
     load_body,
     load_detector,
-    predictions,
+    measure_accuracies,
+    predict_classes,
     save_detector,
-    small,
+    train_on_images,
 )
 
 
@@ -31,21 +31,21 @@ def test_an_unknown_body_is_refused():
 
 @pytest.fixture(scope="module")
 def trained():
-    pictures = drawn_images(120, 120, side=32)
+    pictures = draw_images(120, 120, side=32)
     return pictures, fit_detector("small", pictures.pixels, pictures.is_face, epochs=10)
 
 
 def test_the_small_detector_learns_drawn_faces(trained):
     _, detector = trained
-    fresh = drawn_images(60, 60, side=32, seed=9)
-    right, balanced = accuracies(detector, fresh.pixels, fresh.is_face.long())
+    fresh = draw_images(60, 60, side=32, seed=9)
+    right, balanced = measure_accuracies(detector, fresh.pixels, fresh.is_face.long())
     assert right > 0.9
     assert balanced > 0.9
     assert not detector.training
 
 
 def test_the_same_seed_gives_the_same_detector():
-    pictures = drawn_images(20, 20, side=32)
+    pictures = draw_images(20, 20, side=32)
     first, second = (fit_detector("small", pictures.pixels, pictures.is_face, epochs=1, seed=4) for _ in range(2))
     other = fit_detector("small", pictures.pixels, pictures.is_face, epochs=1, seed=5)
     x = torch.rand(3, 3, 32, 32)
@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_detector():
 
 
 def test_one_class_only_is_refused():
-    pictures = drawn_images(20, 0, side=32)
+    pictures = draw_images(20, 0, side=32)
     with pytest.raises(ModelError, match="one class only"):
         fit_detector("small", pictures.pixels, pictures.is_face, epochs=1)
 
@@ -64,7 +64,9 @@ def test_balanced_accuracy_is_the_mean_over_classes():
         def forward(self, x):
             return torch.tensor([[0.0, 1.0]]).repeat(len(x), 1)
 
-    right, balanced = accuracies(Always(), torch.zeros(4, 3, 2, 2, dtype=torch.uint8), torch.tensor([1, 1, 1, 0]))
+    right, balanced = measure_accuracies(
+        Always(), torch.zeros(4, 3, 2, 2, dtype=torch.uint8), torch.tensor([1, 1, 1, 0])
+    )
     assert (right, balanced) == (0.75, 0.5)
 
 
@@ -75,8 +77,10 @@ def test_an_attribute_head_leaves_the_frozen_body_as_it_is(trained):
     head = fit_attribute(detector, "small", pictures.pixels, cast)
     assert head.body is detector.body
     assert all(torch.equal(t, before[name]) for name, t in detector.state_dict().items())
-    assert accuracies(head, pictures.pixels, cast)[0] > 0.7
-    assert torch.equal(predictions(head, pictures.pixels), head.head(features(detector, pictures.pixels)).argmax(1))
+    assert measure_accuracies(head, pictures.pixels, cast)[0] > 0.7
+    assert torch.equal(
+        predict_classes(head, pictures.pixels), head.head(extract_features(detector, pictures.pixels)).argmax(1)
+    )
 
 
 def test_a_body_of_its_own_is_another_body(trained):
@@ -93,9 +97,9 @@ def test_weights_files_keep_the_function_and_refuse_others(trained, tmp_path):
     loaded, card = load_detector(path)
     assert card == DetectorCard("small", 32)
     assert isinstance(loaded, Detector)
-    assert torch.equal(predictions(loaded, pictures.pixels), predictions(detector, pictures.pixels))
+    assert torch.equal(predict_classes(loaded, pictures.pixels), predict_classes(detector, pictures.pixels))
     with pytest.raises(ModelError, match="not those of this network"):
-        load_body(path, small())
+        load_body(path, build_small_body())
     (tmp_path / "text.safetensors").write_text("no")
     with pytest.raises(ModelError, match="not a readable safetensors"):
         load_detector(tmp_path / "text.safetensors")
@@ -106,11 +110,11 @@ def test_weights_files_keep_the_function_and_refuse_others(trained, tmp_path):
 def test_a_pretrained_body_in_half_precision_is_where_training_starts(tmp_path):
     from safetensors.torch import save_file
 
-    body = small()
+    body = build_small_body()
     save_file(
         {name: t.half() if t.dim() == 4 else t for name, t in body.state_dict().items()}, tmp_path / "b.safetensors"
     )
-    other = small()
+    other = build_small_body()
     load_body(tmp_path / "b.safetensors", other)
     assert other.conv1[0].weight.dtype == torch.float32
     assert torch.allclose(other.conv1[0].weight, body.conv1[0].weight, atol=1e-3)
@@ -119,7 +123,7 @@ def test_a_pretrained_body_in_half_precision_is_where_training_starts(tmp_path):
 def test_a_pretrained_body_learns_at_a_tenth_of_the_rate(tmp_path):
     from safetensors.torch import save_file
 
-    pictures = drawn_images(20, 20, side=32)
+    pictures = draw_images(20, 20, side=32)
     start = build("small", side=32)
     save_file(start.body.state_dict(), tmp_path / "body.safetensors")
     ours = fit_detector("small", pictures.pixels, pictures.is_face, epochs=1, weights=tmp_path / "body.safetensors")
@@ -127,7 +131,7 @@ def test_a_pretrained_body_learns_at_a_tenth_of_the_rate(tmp_path):
     slow = float((head - body).norm())
     again = build("small", side=32)
     again.body.load_state_dict(start.body.state_dict())
-    learn(again, pictures.pixels, pictures.is_face.long(), epochs=1)
+    train_on_images(again, pictures.pixels, pictures.is_face.long(), epochs=1)
     assert 0 < slow < 0.4 * float((again.state_dict()["body.conv2.0.weight"] - body).norm())
 
 

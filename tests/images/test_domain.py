@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronfair.errors import DomainError
-from neuronfair.images.domain import FLAG, PIXELS, SEED, STEP, ImageDomain, ImageEncoding
+from neuronfair.images.domain import FLAG, PIXELS, SEED, STEP_SHARE, ImageDomain, ImageEncoding
 
 
 def domain() -> ImageDomain:
@@ -78,7 +78,7 @@ def test_a_step_goes_along_the_gradient_without_its_sign_alone():
     gradient = torch.zeros(2, 12)
     gradient[0, 0], gradient[0, 1], gradient[0, 3] = 2.0, -1.0, 0.02
     codes = ImageEncoding(d).step_uphill(gradient, d.seeds)
-    full = STEP * 255
+    full = STEP_SHARE * 255
     assert (codes - d.seeds)[0, PIXELS:].tolist() == [round(full), -round(full / 2), 0, 0] + [0] * 8
     assert torch.equal(codes[1], d.seeds[1])  # no gradient, no step and no NaN
     moved = d.move(d.seeds, codes)

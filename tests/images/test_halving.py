@@ -7,7 +7,8 @@ from torch import nn
 
 from neuronfair import Decision, Network
 from neuronfair.domain.draws import Draws
-from neuronfair.images.domain import PIXELS, Halving, ImageDomain, ImageEncoding
+from neuronfair.images.domain import PIXELS, ImageDomain, ImageEncoding
+from neuronfair.images.search import Halving
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.method import SearchContext
 

@@ -42,7 +42,7 @@ class AuditSettings:
     prove: float = parameter(6.0, "Time limit of proofs in seconds; 0: none.", metavar="X", low=0)
     seed: int = common_parameter(0, "Random seed.")
     plausible: float = parameter(0.0, "Minimum likelihood percentile of generated records.")
-    twins: TwinKind | None = parameter(None, "Run one test only: flip or counterfactual.", metavar="KIND")
+    twins: TwinKind | None = parameter(None, "Only one test: flip, counterfactual.", metavar="KIND")
     permutations: int = 20
 
     QUICK: ClassVar[Mapping[str, Any]] = {

@@ -85,7 +85,7 @@ class AuditJob:
     )
     baseline: Path | None = parameter(None, "Compare with audit.json of an earlier audit.", panel=GATE)
     regression_set: Path | None = parameter(None, "Past counterexamples to evaluate.")
-    regression_set_add: bool = parameter(True, "Add no findings to the regression set.")
+    regression_set_add: bool = parameter(True, "Add no findings to --regression-set.")
     skip_encoding_check: bool = parameter(False, "Evaluate even if this check fails.")
 
     @property
@@ -104,17 +104,8 @@ class AuditJob:
         table, model = self.table, self.model
         data = split_table_name(table.data)[0] if table.data else None
         regression_set = None if self.regression_set_add else self.regression_set
-        names = (
-            data,
-            model.model,
-            model.weights,
-            table.domain,
-            table.attributes_file,
-            self.population,
-            regression_set,
-            self.replacements,
-        )
-        return tuple(Path(name) for name in (*names, self.replacements) if name is not None)
+        names = (data, model.model, model.weights, table.domain, table.attributes_file, self.population)
+        return tuple(Path(name) for name in (*names, regression_set, self.replacements) if name is not None)
 
     def find_changes(self) -> Values:
         """Return the settings that are not the defaults, which --quick changes."""
@@ -170,7 +161,7 @@ class AuditOutputs:
     """The folder and the files that an audit writes."""
 
     out: Path = parameter(Path("neuronfair-audit"), "Folder to make or resume.", panel=OUTPUT, metavar="FOLDER")
-    html: Path | None = parameter(None, "Report file. Default: --out/report.html.")
+    html: Path | None = parameter(None, "Report. Default: --out/report.html.")
     json: Path | None = parameter(None, "Write results as JSON; '-' prints them.")
     junit: Path | None = parameter(None, "Write the result as JUnit XML.")
     markdown: Path | None = parameter(None, "Write a summary in Markdown.")
@@ -565,13 +556,13 @@ def audit_images(
 
     Example: `neuronfair audit-images photos --labels photos.csv --sensitive gender --out run`
     """
-    from neuronfair.images.archive import decoder, open_images
-    from neuronfair.images.audit import ImageSettings
+    from neuronfair.images.archive import import_pillow, open_images
     from neuronfair.images.audit import audit_images as audit_detector
-    from neuronfair.images.report import FIGURES, PAGE, PAIRS, sentences, write_results
+    from neuronfair.images.report import FIGURES, PAGE, PAIRS, describe_image_audit, write_results
+    from neuronfair.images.search import ImageSettings
     from neuronfair.render.terminal import make_console, stage_progress
 
-    decoder()
+    import_pillow()
     options.check_run_folder(out, force, (source, labels, model), of_audit=True)
     options.check_device(device)
     console = make_console(quiet=quiet)
@@ -587,6 +578,6 @@ def audit_images(
         console.print("Interrupted. The same command resumes after the last finished step.")
         raise typer.Exit(INTERRUPTED) from None
     write_results(out, audit)
-    for line in (*(f"Note: {note}" for note in pictures.notes), *sentences(audit.report)):
+    for line in (*(f"Note: {note}" for note in pictures.notes), *describe_image_audit(audit.report)):
         console.print(line)
     console.print(f"Pairs side by side: {out / PAGE}. Figures: {out / FIGURES}. Images: {out / PAIRS}")

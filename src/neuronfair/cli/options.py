@@ -81,7 +81,7 @@ class ModelOptions:
     preprocess: str | None = common_parameter(None, "Function (package.module:name) from records to model inputs.")
     trust_pickle: bool = common_parameter(False, "Open pickle files, which can run any code.", panel=INPUT)
     decision: str | None = common_parameter(None, "Decision: argmax, threshold=0.5 or tolerance=0.1.")
-    columns: str | None = parameter(None, "Names of the model's inputs, in order.", metavar="A,B,…")
+    columns: str | None = parameter(None, "The model's inputs, in order.", metavar="A,B,…")
     device: str = parameter("cpu", "Compute on cpu or cuda.")
 
     def check(self) -> None:

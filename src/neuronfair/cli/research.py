@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from neuronfair.cli import options
 from neuronfair.cli.app import RESEARCH, app, command, option
-from neuronfair.cli.runs import read_own_model
+from neuronfair.cli.files import read_own_model
 from neuronfair.errors import ModelError, NeuronFairError
 from neuronfair.formatting import listing
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT

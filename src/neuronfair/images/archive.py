@@ -22,12 +22,12 @@ from neuronfair.domain.tables.files import read_sheet
 from neuronfair.errors import DataError, did_you_mean, find_repeated, require
 from neuronfair.limits import SIZE_VARIABLE, TooLargeError, check_size, open_archive, read_bytes, read_member
 
-SIDE = 64  # pixels: height and width of every picture, as in the paper
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
+IMAGE_SIDE = 64  # pixels: height and width of every picture, as in the paper
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # those of the suffixes, as Pillow calls them
 DECODING_THREADS = 4  # pictures that are decoded at the same time
 BYTES_PER_PIXEL = 8  # that a pixel takes meanwhile: as it was saved, and as RGB
-DRAWN = "drawn"  # pictures that need no data
+DRAWN_SOURCE = "drawn"  # pictures that need no data
 
 ReadMember = Callable[[str], bytes]
 
@@ -50,12 +50,12 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, chosen: Tensor) -> ImageSet:
+    def __getitem__(self, indices: Tensor) -> ImageSet:
         """Return some of the pictures, by their numbers."""
-        numbers = chosen.tolist()
-        columns = {name: [values[i] for i in numbers] for name, values in self.columns.items()}
-        files = tuple(self.files[i] for i in numbers)
-        return ImageSet(self.name, self.pixels[chosen], files, columns, self.is_face[chosen], self.notes)
+        positions = indices.tolist()
+        columns = {name: [values[i] for i in positions] for name, values in self.columns.items()}
+        files = tuple(self.files[i] for i in positions)
+        return ImageSet(self.name, self.pixels[indices], files, columns, self.is_face[indices], self.notes)
 
     def attribute(self, name: str) -> tuple[tuple[str, ...], Tensor]:
         """Return the classes of an attribute and the class of each picture, -1 where the cell is empty: int64, (n,)."""
@@ -64,18 +64,18 @@ class ImageSet:
         values = [value.strip() for value in self.columns[name]]
         classes = tuple(sorted(set(values) - {""}))
         if len(classes) < 2:
-            held = f"one value only ('{classes[0]}')" if classes else "no value at all"
-            raise DataError(f"{self.name}: column '{name}' holds {held}, so there is nothing to tell apart")
-        number = {value: i for i, value in enumerate(classes)} | {"": -1}
-        return classes, torch.tensor([number[value] for value in values])
+            values_text = f"one value only ('{classes[0]}')" if classes else "no value at all"
+            raise DataError(f"{self.name}: column '{name}' holds {values_text}, so there is nothing to tell apart")
+        index = {value: i for i, value in enumerate(classes)} | {"": -1}
+        return classes, torch.tensor([index[value] for value in values])
 
-    def some(self, faces: int, *, seed: int = 0) -> ImageSet:
+    def sample(self, faces: int, *, seed: int = 0) -> ImageSet:
         """Return so many random faces, and non-faces in the same proportion."""
         generator = torch.Generator().manual_seed(seed)
         groups = [(self.is_face == kind).nonzero()[:, 0] for kind in (True, False)]
         share = min(1.0, faces / max(1, len(groups[0])))
-        drawn = [g[torch.randperm(len(g), generator=generator)[: round(share * len(g))]] for g in groups]
-        return self[torch.cat(drawn).sort().values]
+        parts = [g[torch.randperm(len(g), generator=generator)[: round(share * len(g))]] for g in groups]
+        return self[torch.cat(parts).sort().values]
 
 
 def open_images(source: str, labels: Path | None = None, *, faces: int | None = None, seed: int = 0) -> ImageSet:
@@ -83,17 +83,17 @@ def open_images(source: str, labels: Path | None = None, *, faces: int | None = 
 
     With `faces`, so many random ones, and non-faces in the same proportion.
     """
-    if source == DRAWN:
-        return drawn_images(faces or 400, faces or 400, seed=seed)
+    if source == DRAWN_SOURCE:
+        return draw_images(faces or 400, faces or 400, seed=seed)
     if not Path(source).exists():
-        raise DataError(f"{source}: neither a folder nor a zip archive. {did_you_mean(source, [DRAWN])}")
+        raise DataError(f"{source}: neither a folder nor a zip archive. {did_you_mean(source, [DRAWN_SOURCE])}")
     if labels is None:
         raise DataError(f"{source}: give --labels, a CSV file with the columns file and the sensitive attribute")
     pictures = read_images(source, labels)
-    return pictures if faces is None else pictures.some(faces, seed=seed)
+    return pictures if faces is None else pictures.sample(faces, seed=seed)
 
 
-def read_images(source: str | Path, labels: str | Path, *, side: int = SIDE) -> ImageSet:
+def read_images(source: str | Path, labels: str | Path, *, side: int = IMAGE_SIDE) -> ImageSet:
     """Read a folder or a zip archive of pictures and the table that labels them.
 
     The table has a column `file`, the path inside the folder or archive, and one column per attribute; `is_face` says
@@ -107,11 +107,11 @@ def read_images(source: str | Path, labels: str | Path, *, side: int = SIDE) -> 
     if "file" not in sheet.columns:
         raise DataError(f"{labels}: expected a column 'file'. {did_you_mean('file', sheet.columns)}")
     files = sheet.columns["file"]
-    twice = find_repeated(files)
-    if twice is not None:
-        raise DataError(f"{labels}: '{twice}' is labelled twice")
+    repeated_file = find_repeated(files)
+    if repeated_file is not None:
+        raise DataError(f"{labels}: '{repeated_file}' is labelled twice")
     notes: list[str] = []
-    with _opened_source(source) as (names, read):
+    with _open_source(source) as (names, read):
         unlabelled = len(names - set(files))
         if unlabelled:
             notes.append(f"{unlabelled:,} of {len(names):,} pictures in {source.name} have no label: left out.")
@@ -120,65 +120,65 @@ def read_images(source: str | Path, labels: str | Path, *, side: int = SIDE) -> 
             raise DataError(f"{labels}: none of its files is in {source}, '{files[0]}' for one. Check the folder")
         if missing:
             notes.append(f"{len(missing):,} labelled files are not in {source.name}, '{missing[0]}' for one: left out.")
-        keep = [i for i, file in enumerate(files) if file in names]
-        pixels, sound, found = _decoded(read, [files[i] for i in keep], side, source)
-        notes += found
-    keep = [i for i, ok in zip(keep, sound, strict=True) if ok]
-    if not keep:
-        why = " ".join(notes)
-        raise DataError(f"{source}: none of the labelled files is a picture that can be read. {why}")
-    columns = {name: [cells[i] for i in keep] for name, cells in sheet.columns.items() if name != "file"}
-    is_face = _truth(columns.pop("is_face", ["1"] * len(keep)), labels)
-    return ImageSet(source.stem, pixels, tuple(files[i] for i in keep), columns, is_face, tuple(notes))
+        indices = [i for i, file in enumerate(files) if file in names]
+        pixels, is_sound, decoding_notes = _decode(read, [files[i] for i in indices], side, source)
+        notes += decoding_notes
+    indices = [i for i, is_readable in zip(indices, is_sound, strict=True) if is_readable]
+    if not indices:
+        reason = " ".join(notes)
+        raise DataError(f"{source}: none of the labelled files is a picture that can be read. {reason}")
+    columns = {name: [cells[i] for i in indices] for name, cells in sheet.columns.items() if name != "file"}
+    is_face = _read_truth(columns.pop("is_face", ["1"] * len(indices)), labels)
+    return ImageSet(source.stem, pixels, tuple(files[i] for i in indices), columns, is_face, tuple(notes))
 
 
 @contextmanager
-def _opened_source(source: Path) -> Iterator[tuple[set[str], ReadMember]]:
+def _open_source(source: Path) -> Iterator[tuple[set[str], ReadMember]]:
     """Give the names of the pictures in a folder or a zip archive, and what reads one; anything else is not seen."""
     if source.is_dir():
         names = [path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()]
-        yield _pictures(names), lambda name: read_bytes(source / name, times=DECODING_THREADS)
+        yield _filter_images(names), lambda name: read_bytes(source / name, times=DECODING_THREADS)
         return
     try:
         archive = open_archive(source, source)
     except (zipfile.BadZipFile, OSError) as error:
         raise DataError(f"{source}: neither a folder nor a readable zip archive ({error})") from None
     with archive:
-        yield _pictures(archive.namelist()), lambda name: read_member(archive, name, times=DECODING_THREADS)
+        yield _filter_images(archive.namelist()), lambda name: read_member(archive, name, times=DECODING_THREADS)
 
 
-def _pictures(names: Iterable[str]) -> set[str]:
-    return {name for name in names if Path(name).suffix.lower() in SUFFIXES}
+def _filter_images(names: Iterable[str]) -> set[str]:
+    return {name for name in names if Path(name).suffix.lower() in IMAGE_SUFFIXES}
 
 
-def _decoded(read: ReadMember, files: Sequence[str], side: int, source: Path) -> tuple[Tensor, list[bool], list[str]]:
+def _decode(read: ReadMember, files: Sequence[str], side: int, source: Path) -> tuple[Tensor, list[bool], list[str]]:
     """Return pixels, which files are pictures, and notes."""
-    decoder().init()
+    import_pillow().init()
     check_size(len(files) * 3 * side * side, source)
     pixels = np.zeros((len(files), 3, side, side), np.uint8)
     with ThreadPoolExecutor(DECODING_THREADS) as pool:
-        found = list(pool.map(partial(_picture, read), files, pixels))
-    sound = [not changes & {"damaged", "large"} for changes in found]
+        changes_by_file = list(pool.map(partial(_decode_file, read), files, pixels))
+    is_sound = [not changes & {"damaged", "large"} for changes in changes_by_file]
     notes = []
-    for change, what in (
+    for change, sentence in (
         ("damaged", "files in {} are no pictures, '{}' for one: left out."),
         ("large", f"files in {{}} are too large, '{{}}' for one: left out. If you trust them, set {SIZE_VARIABLE}."),
         ("resized", f"pictures in {{}} were resized to {side} x {side}."),
         ("grey", "pictures in {} were made RGB from grey or palette."),
     ):
-        which = [file for file, changes in zip(files, found, strict=True) if change in changes]
-        if which:
-            notes.append(f"{len(which):,} {what.format(source.name, which[0])}")
-    pixels = pixels if all(sound) else pixels[np.array(sound)]
-    return torch.from_numpy(pixels), sound, notes
+        changed_files = [file for file, changes in zip(files, changes_by_file, strict=True) if change in changes]
+        if changed_files:
+            notes.append(f"{len(changed_files):,} {sentence.format(source.name, changed_files[0])}")
+    pixels = pixels if all(is_sound) else pixels[np.array(is_sound)]
+    return torch.from_numpy(pixels), is_sound, notes
 
 
-def decoder() -> Any:
+def import_pillow() -> Any:
     """Return the library that reads and writes pictures, or say how to install it."""
     return require("PIL.Image", "images", "a test on pictures", DataError)
 
 
-def _picture(read: ReadMember, name: str, pixels: np.ndarray) -> set[str]:
+def _decode_file(read: ReadMember, name: str, pixels: np.ndarray) -> set[str]:
     """Decode one picture into `pixels`, (3, side, side), and return what was changed, or why it is left out."""
     from PIL import Image
 
@@ -190,7 +190,7 @@ def _picture(read: ReadMember, name: str, pixels: np.ndarray) -> set[str]:
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):
         return {"damaged"}
     try:
-        with _opened(content) as image:
+        with _open_image(content) as image:
             check_size(len(content) + BYTES_PER_PIXEL * math.prod(image.size), name, times=DECODING_THREADS)
             if image.mode != "RGB":
                 changes.add("grey")
@@ -206,7 +206,7 @@ def _picture(read: ReadMember, name: str, pixels: np.ndarray) -> set[str]:
     return changes
 
 
-def _opened(content: bytes) -> Any:
+def _open_image(content: bytes) -> Any:
     """Return a picture of a common kind, not yet decoded: Image.open would warn of large ones in words of its own."""
     from PIL import Image
 
@@ -217,25 +217,25 @@ def _opened(content: bytes) -> Any:
     raise ValueError("not a picture")
 
 
-def _truth(cells: Sequence[str], labels: Path) -> Tensor:
-    known = {"1": True, "true": True, "yes": True, "face": True, "0": False, "false": False, "no": False, "": True}
+def _read_truth(cells: Sequence[str], labels: Path) -> Tensor:
+    values = {"1": True, "true": True, "yes": True, "face": True, "0": False, "false": False, "no": False, "": True}
     for cell in cells:
-        if cell.strip().lower() not in known:
+        if cell.strip().lower() not in values:
             raise DataError(f"{labels}: column 'is_face': expected 1 or 0, got '{cell}'")
-    return torch.tensor([known[cell.strip().lower()] for cell in cells])
+    return torch.tensor([values[cell.strip().lower()] for cell in cells])
 
 
-CAST = (4, 14)  # grey levels by which red and blue are moved, at least and at most
+COLOUR_SHIFT = (4, 14)  # grey levels by which red and blue are moved, at least and at most
 
 
-def drawn_images(faces: int, others: int, *, side: int = SIDE, seed: int = 0) -> ImageSet:
+def draw_images(face_count: int, other_count: int, *, side: int = IMAGE_SIDE, seed: int = 0) -> ImageSet:
     """Draw faces and other things, half of them warm and half cool."""
     rng = np.random.default_rng(seed)
-    is_face = np.arange(faces + others) < faces
-    warm = rng.random(faces + others) < 0.5
-    grey = np.stack([_face(rng, side) if face else _thing(rng, side) for face in is_face])
-    cast = rng.integers(*CAST, len(grey)) * np.where(warm, 1, -1)
-    colours = np.stack([grey + cast[:, None, None], grey, grey - cast[:, None, None]], 1)
+    is_face = np.arange(face_count + other_count) < face_count
+    warm = rng.random(face_count + other_count) < 0.5
+    grey = np.stack([_draw_face(rng, side) if face else _draw_thing(rng, side) for face in is_face])
+    shift = rng.integers(*COLOUR_SHIFT, len(grey)) * np.where(warm, 1, -1)
+    colours = np.stack([grey + shift[:, None, None], grey, grey - shift[:, None, None]], 1)
     noise = rng.normal(0, 3, colours.shape)
     pixels = np.clip(np.round(colours + noise), 0, 255).astype(np.uint8)
     return ImageSet(
@@ -247,7 +247,7 @@ def drawn_images(faces: int, others: int, *, side: int = SIDE, seed: int = 0) ->
     )
 
 
-def _face(rng: np.random.Generator, side: int) -> np.ndarray:
+def _draw_face(rng: np.random.Generator, side: int) -> np.ndarray:
     """Return the grey levels of a disc with two eyes and a mouth, before a plain ground: (side, side)."""
     y, x = np.mgrid[0:side, 0:side] / side
     cx, cy = rng.uniform(0.44, 0.56, 2)
@@ -262,7 +262,7 @@ def _face(rng: np.random.Generator, side: int) -> np.ndarray:
     return picture
 
 
-def _thing(rng: np.random.Generator, side: int) -> np.ndarray:
+def _draw_thing(rng: np.random.Generator, side: int) -> np.ndarray:
     """Return the grey levels of stripes and a few boxes: (side, side)."""
     y, x = np.mgrid[0:side, 0:side] / side
     angle, waves = rng.uniform(0, np.pi), rng.uniform(1, 6)

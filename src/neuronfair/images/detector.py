@@ -1,9 +1,9 @@
-"""Detectors of images: their networks, training and weights files, and the shifts that flip what a classifier sees.
+"""Detectors of images: their network, training and weights files, and the shifts that flip what a classifier sees.
 
-The networks are the convolutional parts of VGG16 and ResNet50 and a small one, each with a fully connected head. Images
-stay 8-bit until a batch is drawn, are mirrored and moved at random, and are learned by SGD with a learning rate of 0.01
-as in the paper, so they have a training loop of their own. An attribute head on a frozen body reads fixed numbers, like
-a table, so `train` trains it.
+A detector is a small convolutional body with a fully connected head; BODIES takes others. Images stay 8-bit until a
+batch is drawn, are mirrored and moved at random, and are learned by SGD with a learning rate of 0.01 as in the paper,
+so they have a training loop of their own. An attribute head on a frozen body reads fixed numbers, like a table, so
+`train` trains it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.nn import functional
 from neuronfair.atomic import replace_file
 from neuronfair.domain.draws import draw_order
 from neuronfair.errors import ModelError, did_you_mean, one_line
-from neuronfair.images.domain import PASS
+from neuronfair.images.domain import IMAGES_PER_PASS
 from neuronfair.limits import check_size
 from neuronfair.model.network import eval_mode
 from neuronfair.model.train import train_module
@@ -34,7 +34,7 @@ IMAGES_PER_BATCH = 128
 MAX_SHIFT_IN_PIXELS = 4  # pixels that training pictures are moved by at most
 HEAD_SETTINGS = TrainingSettings(epochs=40, batch=256, patience=8, restarts=1)
 CARD_KEY = "neuronfair-detector"
-_LAYER_BYTES_PER_PIXEL = 4096  # for each pixel: of the first layer after ResNet50, the largest there is
+_LAYER_BYTES_PER_PIXEL = 4096  # for each pixel: of the first layer of a ResNet50, the largest body that was measured
 
 #: Hidden layers of the fully connected part, of the detector and of attribute classifiers.
 SMALL_HEAD: tuple[int, ...] = (64, 32, 16)
@@ -69,16 +69,16 @@ class Detector(nn.Module):
         return scores
 
 
-def small() -> nn.Sequential:
+def build_small_body() -> nn.Sequential:
     """Build a convolutional part that two CPU cores train in a minute: three convolutions with stride 2 or 4."""
     parts: OrderedDict[str, nn.Module] = OrderedDict(normalise=Normalise())
-    parts["conv1"] = convolution(3, 16, 5, stride=4)
-    parts["conv2"] = convolution(16, 32, 3, stride=2)
-    parts["conv3"] = convolution(32, 64, 3, stride=2)
+    parts["conv1"] = build_convolution(3, 16, 5, stride=4)
+    parts["conv2"] = build_convolution(16, 32, 3, stride=2)
+    parts["conv3"] = build_convolution(32, 64, 3, stride=2)
     return nn.Sequential(parts | {"flatten": nn.Flatten()})
 
 
-BODIES: dict[str, tuple[Callable[[], nn.Sequential], tuple[int, ...]]] = {"small": (small, SMALL_HEAD)}
+BODIES: dict[str, tuple[Callable[[], nn.Sequential], tuple[int, ...]]] = {"small": (build_small_body, SMALL_HEAD)}
 
 
 def build(name: str, *, side: int, classes: int = 2) -> Detector:
@@ -92,7 +92,7 @@ def build(name: str, *, side: int, classes: int = 2) -> Detector:
     return Detector(body, fully_connected(features, hidden, classes)).train()
 
 
-def convolution(before: int, after: int, side: int, *, stride: int = 1) -> nn.Sequential:
+def build_convolution(before: int, after: int, side: int, *, stride: int = 1) -> nn.Sequential:
     """Return a convolution with batch normalisation and ReLU."""
     convolution = nn.Conv2d(before, after, side, stride, padding=side // 2, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
@@ -109,12 +109,12 @@ class DetectorCard:
     accuracy: float | None = None
 
 
-def as_input(pixels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def scale_pixels(pixels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return 8-bit pictures as numbers in [0, 1]."""
     return pixels.to(dtype) / 255
 
 
-def learn(
+def train_on_images(
     module: nn.Module,
     pixels: Tensor,
     labels: Tensor,
@@ -132,9 +132,9 @@ def learn(
     every epoch.
     """
     device = pixels.device
-    slow = set() if pretrained is None else set(pretrained.parameters())
-    groups = [[p for p in module.parameters() if (p in slow) == part] for part in (False, True)]
-    rates = [lr, lr / 10][: 1 + bool(slow)]
+    slow_parameters = set() if pretrained is None else set(pretrained.parameters())
+    groups = [[p for p in module.parameters() if (p in slow_parameters) == batch] for batch in (False, True)]
+    rates = [lr, lr / 10][: 1 + bool(slow_parameters)]
     optimiser = torch.optim.SGD(
         [{"params": g} for g in groups[: len(rates)]], lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4
     )
@@ -150,10 +150,10 @@ def learn(
     for epoch in range(1, epochs + 1):
         order = torch.randperm(len(pixels), generator=generator, device=device)
         total = torch.zeros((), device=device)
-        for part in torch.tensor_split(order, batches):
-            x = _varied(pixels[part], generator).contiguous(memory_format=torch.channels_last)
+        for batch in torch.tensor_split(order, batches):
+            x = _vary_images(pixels[batch], generator).contiguous(memory_format=torch.channels_last)
             with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
-                loss = functional.cross_entropy(module(x).float(), labels[part])
+                loss = functional.cross_entropy(module(x).float(), labels[batch])
             optimiser.zero_grad()
             torch.autograd.backward(loss)
             optimiser.step()
@@ -164,7 +164,7 @@ def learn(
     module.eval()
 
 
-def _varied(pixels: Tensor, generator: torch.Generator) -> Tensor:
+def _vary_images(pixels: Tensor, generator: torch.Generator) -> Tensor:
     """Return pictures as input, each mirrored or not and moved by a few pixels, the edge repeated."""
     n, _, height, width = pixels.shape
     device = pixels.device
@@ -173,26 +173,26 @@ def _varied(pixels: Tensor, generator: torch.Generator) -> Tensor:
     mirrored = torch.rand(n, 1, generator=generator, device=device) < 0.5
     columns = torch.where(mirrored, columns.flip(1), columns)
     lines = (torch.arange(height, device=device) + dy).clamp(0, height - 1)
-    numbers = torch.arange(n, device=device)[:, None, None]
-    moved = pixels.permute(0, 2, 3, 1)[numbers, lines[:, :, None], columns[:, None, :]]  # while a pixel is one byte
-    return as_input(moved.permute(0, 3, 1, 2))
+    indices = torch.arange(n, device=device)[:, None, None]
+    shifted = pixels.permute(0, 2, 3, 1)[indices, lines[:, :, None], columns[:, None, :]]  # while a pixel is one byte
+    return scale_pixels(shifted.permute(0, 3, 1, 2))
 
 
 @torch.no_grad()
-def scores(module: nn.Module, pixels: Tensor) -> Tensor:
+def score_images(module: nn.Module, pixels: Tensor) -> Tensor:
     """Return the score of each class for each 8-bit picture: (n, classes)."""
     with eval_mode(module.modules()):
-        return torch.cat([module(as_input(part)) for part in torch.split(pixels, PASS)])
+        return torch.cat([module(scale_pixels(part)) for part in torch.split(pixels, IMAGES_PER_PASS)])
 
 
-def predictions(module: nn.Module, pixels: Tensor) -> Tensor:
+def predict_classes(module: nn.Module, pixels: Tensor) -> Tensor:
     """Return the class of each 8-bit picture: int64, (n,)."""
-    return scores(module, pixels).argmax(1)
+    return score_images(module, pixels).argmax(1)
 
 
-def accuracies(module: nn.Module, pixels: Tensor, labels: Tensor) -> tuple[float, float]:
+def measure_accuracies(module: nn.Module, pixels: Tensor, labels: Tensor) -> tuple[float, float]:
     """Return the share of pictures that are classified correctly, and its mean over the classes (balanced accuracy)."""
-    right = (predictions(module, pixels) == labels).double()
+    right = (predict_classes(module, pixels) == labels).double()
     per_class = [float(right[labels == c].mean()) for c in sorted(set(labels.tolist()))]
     return float(right.mean()), sum(per_class) / len(per_class)
 
@@ -210,11 +210,11 @@ def fit_detector(
     """Train a detector: class 1 is a face. `weights` are those of a pretrained body, fine-tuned with the rest."""
     if bool(is_face.all()) or not bool(is_face.any()):
         raise ModelError("a detector needs pictures with and without a face: the labels hold one class only (is_face)")
-    module = _drawn(body, pixels, 2, seed)
+    module = _draw_detector(body, pixels, 2, seed)
     if weights is not None:
         load_body(weights, module.body)
     pretrained = module.body if weights is not None else None
-    learn(module, pixels, is_face.long(), epochs=epochs, seed=seed, pretrained=pretrained, progress=progress)
+    train_on_images(module, pixels, is_face.long(), epochs=epochs, seed=seed, pretrained=pretrained, progress=progress)
     return module
 
 
@@ -234,17 +234,18 @@ def fit_attribute(
     """
     classes = int(labels.max()) + 1
     if own_body:
-        module = _drawn(body, pixels, classes, seed)
-        learn(module, pixels, labels, epochs=epochs, seed=seed)
+        module = _draw_detector(body, pixels, classes, seed)
+        train_on_images(module, pixels, labels, epochs=epochs, seed=seed)
         return module
     order = draw_order(len(pixels), seed).to(pixels.device)
-    held, kept = order[: len(order) // 10], order[len(order) // 10 :]
-    x = torch.cat([features(detector, pixels[kept]), features(detector, pixels[kept].flip(3))])
+    held_out, training = order[: len(order) // 10], order[len(order) // 10 :]
+    mirrored = pixels[training].flip(3)
+    inputs = torch.cat([extract_features(detector, part) for part in (pixels[training], mirrored)])
     result = train_module(
-        lambda: fully_connected(x.shape[1], BODIES[body][1], classes),
-        x,
-        labels[kept].repeat(2),
-        validation=(features(detector, pixels[held]), labels[held]),
+        lambda: fully_connected(inputs.shape[1], BODIES[body][1], classes),
+        inputs,
+        labels[training].repeat(2),
+        validation=(extract_features(detector, pixels[held_out]), labels[held_out]),
         settings=HEAD_SETTINGS,
         seed=seed,
     )
@@ -252,13 +253,13 @@ def fit_attribute(
 
 
 @torch.no_grad()
-def features(detector: Detector, pixels: Tensor) -> Tensor:
+def extract_features(detector: Detector, pixels: Tensor) -> Tensor:
     """Return what the body makes of 8-bit pictures: (n, features)."""
     with eval_mode(detector.modules()):
-        return torch.cat([detector.body(as_input(part)) for part in torch.split(pixels, PASS)])
+        return torch.cat([detector.body(scale_pixels(part)) for part in torch.split(pixels, IMAGES_PER_PASS)])
 
 
-def _drawn(body: str, pixels: Tensor, classes: int, seed: int) -> Detector:
+def _draw_detector(body: str, pixels: Tensor, classes: int, seed: int) -> Detector:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(body, side=pixels.shape[-1], classes=classes).to(pixels.device)
@@ -275,34 +276,34 @@ def save_detector(path: Path, module: Detector, card: DetectorCard) -> None:
 
 def load_detector(path: Path) -> tuple[Detector, DetectorCard]:
     """Read a detector that `save_detector` wrote."""
-    state, said = read_safetensors(path)
-    if CARD_KEY not in said:
+    state, metadata = read_safetensors(path)
+    if CARD_KEY not in metadata:
         raise ModelError(f"{path}: holds no detector: it has no card. Use a file that 'audit-images' wrote")
     try:
-        card = DetectorCard(**json.loads(said[CARD_KEY]))
+        card = DetectorCard(**json.loads(metadata[CARD_KEY]))
         card = replace(card, side=int(card.side), classes=tuple(map(str, card.classes)))
         check_size(_LAYER_BYTES_PER_PIXEL * card.side**2, path)  # before anything of that size is built
         module = build(card.body, side=card.side, classes=len(card.classes))
     except (ValueError, TypeError, OverflowError, RecursionError, RuntimeError) as error:
         raise ModelError(f"{path}: the card in this file cannot be read ({one_line(error)})") from None
-    _fill(module, state, path)
+    _fill_weights(module, state, path)
     return module.eval(), card
 
 
 def load_body(path: Path, body: nn.Module) -> None:
     """Fill a body with weights from a safetensors file of any float type."""
     state, _ = read_safetensors(path)
-    _fill(body, state, path)
+    _fill_weights(body, state, path)
 
 
-def _fill(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+def _fill_weights(module: nn.Module, state: dict[str, Tensor], path: Path) -> None:
     try:
         module.load_state_dict(state)
     except RuntimeError as error:
         raise ModelError(f"{path}: the weights are not those of this network ({one_line(error)})") from None
 
 
-SCHEDULE: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)  # ε in grey levels; 20 of 255 is 0.078
+EPSILONS: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)  # ε in grey levels; 20 of 255 is 0.078
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,7 +319,7 @@ class AttributeShift:
         return self.size > 0
 
 
-def flip(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int] = SCHEDULE) -> AttributeShift:
+def find_attribute_shift(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int] = EPSILONS) -> AttributeShift:
     """Return the smallest change of each 8-bit picture that flips its attribute, as the attribute classifier sees it.
 
     FGSM (Goodfellow, Shlens and Szegedy 2015): Δ = ε · sign(∇_x J(x, y)), with y the predicted class.
@@ -326,30 +327,30 @@ def flip(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int] = SCHE
     flipping. ε is the smallest of a schedule of whole grey levels with f(x) ≠ f(x + Δ), so that x + Δ is an 8-bit
     picture too. With more than two classes any other class will do.
     """
-    parts = [_flip(classifier, part, sorted(schedule)) for part in torch.split(pictures, PASS)]
+    parts = [_find_shift_of_part(classifier, part, sorted(schedule)) for part in torch.split(pictures, IMAGES_PER_PASS)]
     return AttributeShift(torch.cat([part.levels for part in parts]), torch.cat([part.size for part in parts]))
 
 
-def _flip(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int]) -> AttributeShift:
-    before = predictions(classifier, pictures)
-    x = as_input(pictures).requires_grad_()
+def _find_shift_of_part(classifier: nn.Module, pictures: Tensor, schedule: Sequence[int]) -> AttributeShift:
+    before = predict_classes(classifier, pictures)
+    inputs = scale_pixels(pictures).requires_grad_()
     with eval_mode(classifier.modules()):
-        (gradient,) = torch.autograd.grad(functional.cross_entropy(classifier(x), before, reduction="sum"), x)
+        (gradient,) = torch.autograd.grad(functional.cross_entropy(classifier(inputs), before, reduction="sum"), inputs)
     direction = gradient.sign().to(torch.int8)
     levels = torch.zeros(pictures.shape, dtype=torch.int8, device=pictures.device)
-    left = torch.arange(len(pictures), device=pictures.device)
+    remaining = torch.arange(len(pictures), device=pictures.device)
     for epsilon in schedule:
-        tried = epsilon * direction[left]
-        after = predictions(classifier, (pictures[left].to(torch.int16) + tried).clamp(0, 255))
-        flips = after != before[left]
-        levels[left[flips]] = tried[flips]
-        left = left[~flips]
-        if len(left) == 0:
+        shift = epsilon * direction[remaining]
+        after = predict_classes(classifier, (pictures[remaining].to(torch.int16) + shift).clamp(0, 255))
+        flips = after != before[remaining]
+        levels[remaining[flips]] = shift[flips]
+        remaining = remaining[~flips]
+        if len(remaining) == 0:
             break
     return AttributeShift(levels, levels.to(torch.int64).abs().amax((1, 2, 3)))
 
 
-def random_like(shift: AttributeShift, *, seed: int = 0) -> Tensor:
+def draw_random_shift(shift: AttributeShift, *, seed: int = 0) -> Tensor:
     """Return shifts of the same size in random directions: the control. int8, (n, c, h, w).
 
     Every pixel goes up or down by ε at random where the shift changes it, so that the norms are the same.

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.twins import SampleDomain
-from neuronfair.errors import DomainError, NeuronFairError, did_you_mean
-from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.method import Method, SearchContext, State, renew_state
-from neuronfair.searches.methods import METHODS, Setting
+from neuronfair.errors import DomainError
 
 SEED, FLAG, PIXELS = 0, 1, 2  # columns: number of the seed picture, whether it is shifted, the first of its pixels
 LEVELS = 256  # of an 8-bit pixel
@@ -117,14 +114,14 @@ class ImageDomain(SampleDomain):
         return (pixels + rows[..., FLAG, None, None, None].to(torch.int16) * shift).clamp(0, LEVELS - 1)
 
 
-STEP = 0.15  # step_size_g of the paper for pictures, as a share of the range of a pixel
-PASS = 256  # pictures per forward pass
+STEP_SHARE = 0.15  # step_size_g of the paper for pictures, as a share of the range of a pixel
+IMAGES_PER_PASS = 256  # pictures per forward pass
 
 
 class ImageEncoding:
     """The rows of a domain of pictures as numbers in [0, 1], and gradients as steps of pixels."""
 
-    def __init__(self, domain: ImageDomain, rows_per_pass: int = PASS) -> None:
+    def __init__(self, domain: ImageDomain, rows_per_pass: int = IMAGES_PER_PASS) -> None:
         self.domain, self.device, self.shape = domain, domain.device, tuple(domain.shape)
         self.rows_per_pass = rows_per_pass
 
@@ -144,8 +141,8 @@ class ImageEncoding:
         `STEP` of the range, 38 levels, and the others in proportion.
         """
         largest = gradient.abs().amax(1, keepdim=True)
-        way = gradient / torch.where(largest > 0, largest, 1.0)
-        step = (way * (STEP * (LEVELS - 1))).round().to(rows.dtype)
+        direction = gradient / torch.where(largest > 0, largest, 1.0)
+        step = (direction * (STEP_SHARE * (LEVELS - 1))).round().to(rows.dtype)
         return torch.cat([rows[:, :PIXELS], rows[:, PIXELS:] + step], 1)
 
     def step_where_agreed(self, gradient: Tensor, other: Tensor, rows: Tensor) -> Tensor:
@@ -156,88 +153,10 @@ class ImageEncoding:
         """Return the first-order effect of moving single pixels to other levels, or each of them: (n, m)."""
         if columns is None:
             return gradient * ((codes - rows)[:, PIXELS:].to(gradient.dtype) / (LEVELS - 1))
-        ahead = (codes - rows.gather(1, columns)).to(gradient.dtype) / (LEVELS - 1)
-        return gradient.gather(1, columns - PIXELS) * ahead
+        change = (codes - rows.gather(1, columns)).to(gradient.dtype) / (LEVELS - 1)
+        return gradient.gather(1, columns - PIXELS) * change
 
     def influence(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Return how much one level of each pixel changes, without sign, and 0 for the other codes: (n, d)."""
         size = gradient.abs() / (LEVELS - 1)
         return torch.cat([torch.zeros_like(size[:, :PIXELS]), size], 1)
-
-
-# The search methods for images
-
-HALVING = "halving"
-
-
-def image_methods() -> dict[str, str]:
-    """Return the methods for images, with the methods whose global phases they run. Halving runs NeuronFair's."""
-    walks: dict[str, str] = {}
-    for name, entry in METHODS.items():
-        if entry.pictures is not None:
-            walks.setdefault(entry.pictures, name)  # ours come first
-    return walks | {HALVING: walks["neuronfair"]}
-
-
-def image_rule(name: str, setting: Setting) -> Method:
-    """Return the rule of a method for images, which have no local phase."""
-    known = image_methods()
-    if name not in known:
-        raise NeuronFairError(f"no method '{name}' for images. {did_you_mean(name, known)}")
-    walk = METHODS[known[name]].make(setting).first
-    return Halving(walk) if name == HALVING else walk
-
-
-@dataclass(frozen=True)
-class Halving:
-    """Move as the method `inner` does, and bisect a step that crosses the boundary. All codes must have an order.
-
-    A step of the paper's size changes the score of an image far more than the shift of its attribute does, so a chain
-    mostly steps over the strip where the decision flips. This is not in the paper.
-
-    Between the last row on the seed's side and the first one beyond, the middle is evaluated, and so on until the
-    decision flips or no whole step is left; then `inner` continues.
-    """
-
-    inner: Method
-
-    def start(self, context: SearchContext, state: State) -> State:
-        """Return the chains before they cross the boundary."""
-        rows = state["rows"]
-        no = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        return self.inner.start(context, state) | {
-            "side": no.long(),
-            "near": rows,
-            "far": rows,
-            "halving": no,
-            "next": rows,
-        }
-
-    def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
-        """Return the middle for chains that bisect, and the rows of the inner method for the others."""
-        return torch.where(state["halving"][:, None], state["next"], self.inner.ask(context, state, t))
-
-    def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
-        """Bisect between both sides of the boundary, or continue with the inner method."""
-        decided = evaluation.scores.argmax(1)
-        side = decided if t == 0 else state["side"]
-        same = decided == side
-        near = torch.where(same[:, None], rows, state["near"])
-        far = torch.where(same[:, None], state["far"], rows)
-        middle = near + torch.div(far - near, 2, rounding_mode="floor")
-        done = (middle == near).all(1) | (middle == far).all(1)
-        halving = (state["halving"] | ~same) & ~done
-        state = state | {
-            "side": torch.where(halving, side, decided),
-            "near": torch.where(halving[:, None], near, rows),
-            "far": far,
-            "halving": halving,
-            "next": middle,
-        }
-
-        def moved(some: Tensor | slice) -> State:
-            lines = {name: tensor[some] for name, tensor in state.items()}
-            lines.pop("counted", None)  # NeuronFair redraws it in some steps only, perhaps while a chain bisects
-            return self.inner.tell(context, lines, rows[some], evaluation[some], t)
-
-        return state | renew_state(~halving, state, moved)

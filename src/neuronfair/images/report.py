@@ -16,9 +16,9 @@ from torch import Tensor
 from neuronfair.atomic import replace_file, write_text
 from neuronfair.audits.report import SCHEMA, format_json, read_json
 from neuronfair.formatting import percent, spell, with_interval
-from neuronfair.images.archive import decoder
-from neuronfair.images.detector import predictions
-from neuronfair.images.domain import FLAG, HALVING, PASS, SEED, ImageDomain
+from neuronfair.images.archive import import_pillow
+from neuronfair.images.detector import predict_classes
+from neuronfair.images.domain import FLAG, IMAGES_PER_PASS, SEED, ImageDomain
 from neuronfair.render.page import render_template
 from neuronfair.searches.findings import Findings
 from neuronfair.store.files import writing
@@ -26,7 +26,7 @@ from neuronfair.store.files import writing
 if TYPE_CHECKING:
     from neuronfair.images.audit import DetectorSubject, ImageAudit
 
-RANDOM_SHIFT = "random shift"
+HALVING, RANDOM_SHIFT = "halving", "random shift"  # a method, and a control
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ class ImageReport:
 MIN_ATTRIBUTE_SKILL = 0.6  # of the way from guessing to certainty: below, an attribute classifier knows little
 
 
-def sentences(report: ImageReport) -> list[str]:
+def describe_image_audit(report: ImageReport) -> list[str]:
     """Return what was found, a paragraph each."""
-    shift, walks, sensitive = report.shift, report.methods, spell(report.sensitive)
+    shift, searches, sensitive = report.shift, report.methods, spell(report.sensitive)
     lines = [
         f"The detector ({report.body}) classifies {percent(report.detection_rate)} of held-out images correctly. The "
         f"classifier of {sensitive} is right for {percent(report.classifier_accuracy)} of held-out faces, and its "
@@ -109,8 +109,8 @@ def sentences(report: ImageReport) -> list[str]:
         f"{shift.detected:,} of {shift.faces:,} faces are detected. A shift of {shift.epsilon_mean * 255:.1f} grey "
         f"levels on average flips the {sensitive} of {shift.attribute_flips:,} of them; "
         f"{shift.attribute_never_flips:,} never flip and are left out.",
-        f"NeuronFair finds a pair with different decisions for {_found(walks, 'neuronfair')}",
-        f"With steps that are halved at the decision boundary, it does for {_found(walks, 'halving')}",
+        f"NeuronFair finds a pair with different decisions for {_describe_search(searches, 'neuronfair')}",
+        f"With steps that are halved at the decision boundary, it does for {_describe_search(searches, 'halving')}",
         f"The shift changes the scores by {shift.score_gap:.3f} on average, a random shift of equal size by "
         f"{shift.score_gap_random_shift:.3f}. Most biased layer: {report.worst_layer} (AS-AUC {report.auc:.3f}).",
     ]
@@ -120,91 +120,93 @@ def sentences(report: ImageReport) -> list[str]:
     return lines
 
 
-def _found(walks: Mapping[str, ImageSearchReport], method: str) -> str:
+def _describe_search(searches: Mapping[str, ImageSearchReport], method: str) -> str:
     """Return for how many faces a method and its controls found a pair, and how many images on the way flip."""
-    own, blind, random = (walks[f"{method}{name}"] for name in ("", ", random direction", ", random shift"))
+    search, blind, shifted = (searches[f"{method}{name}"] for name in ("", ", random direction", ", random shift"))
     return (
-        f"{with_interval(own.share_of_faces, own.share_low, own.share_high)} of {own.seeds:,} faces. In random "
-        f"directions the share is {percent(blind.share_of_faces)}, and with a random shift of equal size "
-        f"{percent(random.share_of_faces)}. {own.findings:,} of {own.tried:,} images on the way flip."
+        f"{with_interval(search.share_of_faces, search.share_low, search.share_high)} of {search.seeds:,} faces. In "
+        f"random directions the share is {percent(blind.share_of_faces)}, and with a random shift of equal size "
+        f"{percent(shifted.share_of_faces)}. {search.findings:,} of {search.tried:,} images on the way flip."
     )
 
 
+Panels = list[list[tuple[Tensor, str]]]  # rows of pictures, each with a line of text
 FIGURES, PAGE, PAIRS = "figures.json", "report.html", "pairs.npz"
 PAIRS_SHOWN, FACES_SHOWN = 12, 6  # pairs on the page, and faces with the twins that each shift makes
 ENLARGEMENT = 3  # times, so that single pixels can be seen
 MAX_AMPLIFIED_LEVELS = 127  # levels that the largest difference is amplified to
 
 
-def amplified(difference: Tensor) -> tuple[Tensor, int]:
+def amplify(difference: Tensor) -> tuple[Tensor, int]:
     """Return a difference as a picture around middle grey, and how many times it is amplified: a whole number."""
     largest = int(difference.abs().max())
     times = max(1, MAX_AMPLIFIED_LEVELS // largest) if largest else 1
     return (128 + difference.to(torch.int16) * times).clamp(0, 255).to(torch.uint8), times
 
 
-def finding_panels(domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> list[list[tuple[Tensor, str]]]:
+def make_finding_panels(domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> Panels:
     """Return for each finding five pictures with a line of text each: seed, picture, twin and both differences."""
     rows = findings.rows.clone()
     seeds = domain.rows(rows[:, SEED].long())
     twins = findings.twins(domain)
     decisions = findings.scores.argmax(1), findings.twin_scores.argmax(1)
-    shown = []
+    panels = []
     for i in range(len(rows)):
-        seed, own, twin = (domain.levels(r[i : i + 1])[0] for r in (seeds, rows, twins))
-        change, change_times = amplified(own - seed)
-        shift, shift_times = amplified(twin - own if int(rows[i, FLAG]) == 0 else own - twin)
-        shown.append(
+        seed, picture, twin = (domain.levels(r[i : i + 1])[0] for r in (seeds, rows, twins))
+        change, change_times = amplify(picture - seed)
+        shift, shift_times = amplify(twin - picture if int(rows[i, FLAG]) == 0 else picture - twin)
+        panels.append(
             [
                 (seed.to(torch.uint8), "seed"),
-                (own.to(torch.uint8), f"picture: {classes[int(decisions[0][i])]}"),
+                (picture.to(torch.uint8), f"picture: {classes[int(decisions[0][i])]}"),
                 (twin.to(torch.uint8), f"twin: {classes[int(decisions[1][i])]}"),
                 (change, f"Δ bias × {change_times}"),
                 (shift, f"Δ {domain.sensitive[0]} × {shift_times}"),
             ]
         )
-    return shown
+    return panels
 
 
-def shift_panels(subject: DetectorSubject, classes: Sequence[str], shown: int) -> list[list[tuple[Tensor, str]]]:
+def make_shift_panels(subject: DetectorSubject, classes: Sequence[str], max_faces: int) -> Panels:
     """Return for some faces the seed, its twin and the same face with a random shift, with the attribute of each.
 
     The attribute is the classifier's answer: people may see another one.
     """
     domains = {"attribute shift": subject.domain, RANDOM_SHIFT: subject.random}
-    rows = subject.domain.rows(torch.arange(min(shown, len(subject.domain.pictures)), device=subject.domain.device))
-    seen = {"seed": subject.domain.levels(rows)}
-    seen |= {name: domain.levels(domain.twins(rows).rows[:, 0]) for name, domain in domains.items()}
-    said = {name: predictions(subject.attribute, pixels).tolist() for name, pixels in seen.items()}
+    rows = subject.domain.rows(torch.arange(min(max_faces, len(subject.domain.pictures)), device=subject.domain.device))
+    levels = {"seed": subject.domain.levels(rows)}
+    levels |= {name: domain.levels(domain.twins(rows).rows[:, 0]) for name, domain in domains.items()}
+    answers = {name: predict_classes(subject.attribute, images).tolist() for name, images in levels.items()}
     return [
-        [(pixels[i].to(torch.uint8), f"{name}: {classes[said[name][i]]}") for name, pixels in seen.items()]
+        [(pixels[i].to(torch.uint8), f"{name}: {classes[answers[name][i]]}") for name, pixels in levels.items()]
         for i in range(len(rows))
     ]
 
 
-def finding_images(domain: ImageDomain, findings: Findings) -> Tensor:
+def decode_findings(domain: ImageDomain, findings: Findings) -> Tensor:
     """Return both pictures of every finding, as 8-bit pictures: (2 f, c, h, w)."""
     rows = torch.cat([findings.rows, findings.twins(domain)])
-    return torch.cat([domain.levels(part).to(torch.uint8) for part in torch.split(rows, PASS)])
+    return torch.cat([domain.levels(part).to(torch.uint8) for part in torch.split(rows, IMAGES_PER_PASS)])
 
 
-def image_page(audit: ImageAudit) -> str:
+def render_image_audit(audit: ImageAudit) -> str:
     """Return the audit of a detector as one self-contained HTML page: sentences, figures, and pairs side by side."""
     report, subject = audit.report, audit.subject
-    shown = audit.found[HALVING].findings[:PAIRS_SHOWN]
-    strips = shift_panels(subject, report.classes, FACES_SHOWN), finding_panels(subject.domain, shown, audit.classes)
-    twins, pairs = ([[(_png(picture), text) for picture, text in row] for row in rows] for rows in strips)
-    lines = sentences(report)
+    findings = audit.searches[HALVING].findings[:PAIRS_SHOWN]
+    faces = make_shift_panels(subject, report.classes, FACES_SHOWN)
+    panels = faces, make_finding_panels(subject.domain, findings, audit.classes)
+    twins, pairs = ([[(_encode_png(picture), text) for picture, text in row] for row in rows] for rows in panels)
+    lines = describe_image_audit(report)
     return render_template("pictures.html", report=report, lines=lines, spanned=with_interval, twins=twins, pairs=pairs)
 
 
 def write_results(folder: Path, audit: ImageAudit) -> None:
     """Write the figures of an audit, its page, and all pairs that halving has found as 8-bit pictures."""
-    findings, domain = audit.found[HALVING].findings, audit.subject.domain
-    pictures, twins = finding_images(domain, findings).cpu().chunk(2)
+    findings, domain = audit.searches[HALVING].findings, audit.subject.domain
+    pictures, twins = decode_findings(domain, findings).cpu().chunk(2)
     with writing(folder), replace_file(folder / PAIRS) as temporary:
         write_text(folder / FIGURES, audit.report.to_json())
-        write_text(folder / PAGE, image_page(audit))
+        write_text(folder / PAGE, render_image_audit(audit))
         np.savez_compressed(
             temporary,
             pictures=pictures.numpy(),
@@ -215,15 +217,15 @@ def write_results(folder: Path, audit: ImageAudit) -> None:
         )
 
 
-def enlarged(picture: Tensor) -> Any:
+def enlarge(picture: Tensor) -> Any:
     """Return a picture as one of Pillow's, so large that single pixels can be seen."""
-    pillow = decoder()
+    pillow = import_pillow()
     array = np.ascontiguousarray(picture.cpu().numpy().transpose(1, 2, 0))
     image = pillow.fromarray(array)
     return image.resize((image.width * ENLARGEMENT, image.height * ENLARGEMENT), pillow.Resampling.NEAREST)
 
 
-def _png(picture: Tensor) -> str:
+def _encode_png(picture: Tensor) -> str:
     buffer = io.BytesIO()
-    enlarged(picture).save(buffer, format="PNG", optimize=True)
+    enlarge(picture).save(buffer, format="PNG", optimize=True)
     return base64.b64encode(buffer.getvalue()).decode()
