@@ -25,7 +25,7 @@ from typing import NamedTuple
 import neuronfair  # noqa: F401 - before torch: it keeps idle threads from spinning
 
 # isort: split
-from neuronfair.audits.wording.phrases import counterfactual_report
+from neuronfair.audits.wording.phrases import report_counterfactual_test
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.measure.counterfactual_effect import CounterfactualSettings, CounterfactualTest
@@ -280,7 +280,7 @@ def repeat(name: str, n: int, seed: int, thorough: CounterfactualSettings | None
     effect = CounterfactualTest(
         BlackBox(decided, domain), domain, rows, decision=Decision("threshold", 0.0), settings=thorough, seed=seed
     ).measure()
-    words = " ".join(counterfactual_report(domain, rows, effect, 0.95).sentences)
+    words = " ".join(report_counterfactual_test(domain, rows, effect, 0.95).sentences)
     says = "rests on causal assumptions that the data cannot test" in words and "Had they been" not in words
     excess = effect.effect
     return Result(

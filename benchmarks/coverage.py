@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import neuronfair
 from neuronfair.audits.report.attribute import widen_interval
-from neuronfair.audits.wording.phrases import rate_of
+from neuronfair.audits.wording.phrases import report_rate
 from neuronfair.domain.population.model import fit_likelihood, fit_population
 from neuronfair.domain.population.plausible import with_plausible_twins
 from neuronfair.domain.table import TableDomain
@@ -153,7 +153,7 @@ def _plausible(name: str, rows: Tensor, draws: int, refits: int, number: int) ->
     rate = rate_in(rows, number)
     yield Seen("plausible, given the fit", *rate.interval, truth)
     real = flip_rate(here.model, here.domain, population=rows, samples=len(rows))
-    both = widen_interval(rate_of(rate), rate_of(real))
+    both = widen_interval(report_rate(rate), report_rate(real))
     yield Seen("plausible", both.low, both.high, truth)
     if refits:
         generator = torch.Generator().manual_seed(number)

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from neuronfair.audits.folder import claim, write_audit_json
+from neuronfair.audits.folder import claim_folder, write_audit_json
 from neuronfair.audits.report import Gate
 from neuronfair.audits.run import Result
 from neuronfair.audits.settings import AuditSettings
@@ -251,7 +251,7 @@ def told(monkeypatch):
         target = job.table.target
         if outputs.force:
             discard(outputs.out)
-        claim(outputs.out, {"audit": 1, "settings": job.settings.seeds})
+        claim_folder(outputs.out, {"audit": 1, "settings": job.settings.seeds})
         with (outputs.out / "times").open("a") as file:
             file.write("x")
         done.append(job.table.data)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from neuronfair.audits.stages.search import _find_nearest
-from neuronfair.audits.wording.phrases import _condition_text, condition
+from neuronfair.audits.wording.phrases import _format_condition, report_condition
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.schema.infer import infer_domain
@@ -114,10 +114,10 @@ def test_people_without_the_number_are_a_group_of_their_own():
     cuts = [cut for cut in _candidates(people, rows, rows) if cut.column == 0]
     assert sum(bool(cut.table[EMPTY]) for cut in cuts) == 1
     (lack,) = [cut for cut in cuts if cut.table[EMPTY]]
-    assert (_condition_text(AGE, lack), condition(people, lack).values) == ("age missing", ("missing",))
+    assert (_format_condition(AGE, lack), report_condition(people, lack).values) == ("age missing", ("missing",))
     assert _inside(people, (lack,)).count == 2
     high = Cut(0, torch.tensor([False, False, True, True, False]))
-    assert (_condition_text(AGE, high), condition(people, high).min) == ("age at least 22", 22)
+    assert (_format_condition(AGE, high), report_condition(people, high).min) == ("age at least 22", 22)
     assert _inside(people, (high,)).count == 4
 
 

@@ -20,7 +20,7 @@ from neuronfair.searches.method import SearchContext
 from neuronfair.text.audit import TextSettings, audit_texts
 from neuronfair.text.models import open_text_model
 from neuronfair.text.network import TokenModel
-from neuronfair.text.report import TextReport, lines, next_steps
+from neuronfair.text.report import TextReport, lines, propose_steps
 from neuronfair.text.search import rows_model, search_texts
 from tests.text.cases import Convolution, made_domain, tokenizer
 
@@ -390,7 +390,7 @@ def test_the_report_blames_neutral_words_only_if_they_were_swapped():
     texts = [f"{who} left" for who in ("she", "he")]
     report = audit_texts(lambda t: [float(x.startswith("he")) for x in t], texts, "gender", settings=SMALL).report
     assert report.baseline is None
-    assert not any("Neutral words" in step for step in next_steps(report))
+    assert not any("Neutral words" in step for step in propose_steps(report))
 
 
 def run(monkeypatch, *words):

@@ -29,8 +29,8 @@ from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFold
 from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.rates import compare_groups, fit_population_if_plausible
 from neuronfair.audits.stages.search import describe_findings, search
-from neuronfair.audits.wording.phrases import counterfactual_report
-from neuronfair.audits.wording.summary import described
+from neuronfair.audits.wording.phrases import report_counterfactual_test
+from neuronfair.audits.wording.summary import describe_pair
 from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.schema.toml import read_domain
@@ -228,7 +228,7 @@ class Fairness:
         if worst is None:
             return []
         command = f"{worst.replay}{' --model (its file, or package.module:name)' if options is None else ''}"
-        return [f"Worst pair, {described(worst)}", f"See it again: {command}"]
+        return [f"Worst pair, {describe_pair(worst)}", f"See it again: {command}"]
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def _measure(
     if twins == "flip":
         return replace(measured, excess=_rate_problems(measured.largest, limit, data))
     effect = attribute_case.counterfactual_test(data.rows, CounterfactualSettings(records=settings.samples)).measure()
-    report = counterfactual_report(data.domain, data.rows, effect, confidence)
+    report = report_counterfactual_test(data.domain, data.rows, effect, confidence)
     data = replace(data, domain=with_counterfactuals(data.domain, effect.counterfactuals))
     excess = _excess_problems(report, max_rate)
     return replace(measured, case=replace(attribute_case, data=data), counterfactual=report, excess=excess)

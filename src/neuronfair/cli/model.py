@@ -103,7 +103,7 @@ def _estimate_rates(
     """Return the flip rate of each population, with its error; a population that cannot be sampled is left out."""
     from neuronfair.audits.report.attribute import widen_interval
     from neuronfair.audits.stages.rates import fit_plausible_population
-    from neuronfair.audits.wording.phrases import pair_rate_of, rate_of
+    from neuronfair.audits.wording.phrases import report_pair_rate, report_rate
     from neuronfair.render.terminal import progress_bar
 
     population_model = None
@@ -123,9 +123,9 @@ def _estimate_rates(
         with progress_bar(f"Evaluating {POPULATIONS[name]}", quiet=console.quiet) as show:
             if name != "pairs":
                 estimate = case.rate(population, progress=show, error=settings.error)
-                flip_rates[name] = rate_of(estimate), estimate.error
+                flip_rates[name] = report_rate(estimate), estimate.error
             elif (pairs := case.pair_rate(show)) is not None:
-                flip_rates[name] = pair_rate_of(pairs), pairs.rate.error
+                flip_rates[name] = report_pair_rate(pairs), pairs.rate.error
     if "table" in flip_rates and "plausible" in flip_rates:
         plausible, error = flip_rates["plausible"]
         flip_rates["plausible"] = widen_interval(plausible, flip_rates["table"][0]), error
@@ -136,12 +136,12 @@ def _run_counterfactual_test(
     opened_model: OpenedModel, data: Dataset, settings: FlipRateOptions, console: Console
 ) -> CounterfactualReport:
     """Run the counterfactual test and print its result."""
-    from neuronfair.audits.wording.phrases import counterfactual_report
+    from neuronfair.audits.wording.phrases import report_counterfactual_test
     from neuronfair.render.terminal import progress_bar
 
     with progress_bar("Comparing records with their counterfactual twins", quiet=console.quiet) as show:
         effect = settings.make_case(opened_model, data).counterfactual_test(data.rows).measure(show)
-    report = counterfactual_report(data.domain, data.rows, effect, settings.confidence)
+    report = report_counterfactual_test(data.domain, data.rows, effect, settings.confidence)
     for sentence in report.sentences:
         console.print(sentence)
     return report

@@ -18,8 +18,8 @@ from neuronfair.atomic import replace_file, write_text
 from neuronfair.audits.gate.thresholds import REGRESSION_SET
 from neuronfair.audits.report import AuditIndex, Gate, GateCheck, Report
 from neuronfair.audits.report.attribute import AttributeReport
-from neuronfair.audits.wording.phrases import class_names, leading_scores
-from neuronfair.audits.wording.summary import described
+from neuronfair.audits.wording.phrases import find_leads, list_class_names
+from neuronfair.audits.wording.summary import describe_pair
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, NeuronFairError, RunError, require
 from neuronfair.formatting import plural, printable
@@ -141,7 +141,7 @@ def make_columns(
     """Return findings as the columns that `make_headings` names; the first of them has the number `start`."""
     count, outputs = len(findings), findings.scores.shape[1]
     rows, twin_rows = findings.rows.cpu(), findings.twins(domain).cpu()
-    labels = class_names(domain, decision, outputs)
+    labels = list_class_names(domain, decision, outputs)
     scores, twin_scores = findings.scores.double().cpu(), findings.twin_scores.double().cpu()
     favourable = find_favourable_class(domain, decision, outputs)
     probability = find_probabilities(decision, scale, scores, twin_scores, favourable)
@@ -164,7 +164,7 @@ def make_columns(
         *map(label_classes, decisions),
         label_classes(None if probability is None else probability.label),
         *probabilities,
-        *(pa.array(score.numpy()) for score in leading_scores(decision, scores, twin_scores)),
+        *(pa.array(score.numpy()) for score in find_leads(decision, scores, twin_scores)),
         pa.array(decision.gap(scores, twin_scores).numpy()),
         pa.array(findings.plausibility.double().cpu().numpy(), from_pandas=True),  # an empty cell: not known
     ]
@@ -389,7 +389,7 @@ def _describe_worst(attribute: AttributeReport) -> list[str]:
     if not attribute.worst:
         return []
     worst = attribute.worst[0]
-    return [f"Worst pair, {described(worst)}", *([f"Show it again: {worst.replay}"] if worst.replay else [])]
+    return [f"Worst pair, {describe_pair(worst)}", *([f"Show it again: {worst.replay}"] if worst.replay else [])]
 
 
 def _count_cases(suite: ElementTree.Element) -> None:

@@ -29,7 +29,7 @@ from neuronfair.audits.report.attribute import (
 )
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval, MoveReport
 from neuronfair.audits.wording import summary
-from neuronfair.audits.wording.phrases import AMONG
+from neuronfair.audits.wording.phrases import POPULATION_PHRASES
 from neuronfair.formatting import printable
 from neuronfair.render.tables import list_small_groups
 
@@ -141,7 +141,7 @@ def _environment() -> Environment:
     of_findings = (_find_gap, _format_gap, _find_odds, _list_values)
     of_charts = (_sort_moves, round_curve_end, round_largest_move, make_layer_maps, _format_interval)
     of_reports = (_find_digest, _list_layers, list_small_groups, _list_times, _sort_worst_first)
-    of_summary = (summary.limits_of, summary.metrics, summary.next_steps, summary.status, summary.twin_explained)
+    of_summary = (summary.list_limits, summary.metrics, summary.propose_steps, summary.status, summary.explain_twin)
     environment.filters |= {
         **formats,
         **{show.__name__.lstrip("_"): show for show in (*of_findings, *of_charts, *of_reports, *of_summary)},
@@ -150,7 +150,7 @@ def _environment() -> Environment:
         "gap_ends": lambda gap: formatting.interval_ends(gap.value, gap.low, gap.high, " pp"),
     }
     environment.globals.update(
-        AMONG=AMONG, UNREAD=(NOT_USED, NO_SCORE_CHANGES), TONES=TONES, FEW_RECORDS=MIN_SUBGROUP_RECORDS,
+        AMONG=POPULATION_PHRASES, UNREAD=(NOT_USED, NO_SCORE_CHANGES), TONES=TONES, FEW_RECORDS=MIN_SUBGROUP_RECORDS,
         MIN_GROUP_ROWS=MIN_GROUP_ROWS,
         POPULATIONS=formatting.POPULATIONS, TWINS=formatting.TWINS_OF_POPULATION, find_percent=find_percent,
         list_ticks=list_ticks, round_axis_end=round_axis_end,

@@ -130,7 +130,7 @@ def describe_examples(outcome: SearchResult, network: Model) -> list[str]:
 
 def describe_changes(domain: TableDomain, before: Tensor, after: Tensor) -> str:
     """Return in words which attributes differ between two rows."""
-    changes = phrases.changes(domain, before, after)
+    changes = phrases.list_changes(domain, before, after)
     return ", ".join(f"{change.attribute} {change.own} → {change.twin}" for change in changes)
 
 
@@ -138,19 +138,19 @@ def _describe_twin(domain: TableDomain, row: Tensor, twin: Tensor) -> str:
     """Return in words who the twin is."""
     if counterfactuals_of(domain) is None:
         return f"with only {describe_changes(domain, row, twin)}"
-    return phrases.twin_phrase(domain, phrases.changes(domain, row, twin), len(row))
+    return phrases.describe_twin(domain, phrases.list_changes(domain, row, twin), len(row))
 
 
 def describe_decisions(
     domain: TableDomain, decision: Decision, scale: Scale, pair: phrases.DescribedPair
 ) -> tuple[str, str]:
     """Return the decisions for a person and the twin in words, with the probabilities or scores that they rest on."""
-    text, twin_text = phrases.decision_phrase(domain, decision, pair.scores, pair.twin_scores)
+    text, twin_text = phrases.describe_decisions(domain, decision, pair.scores, pair.twin_scores)
     if decision.kind == "tolerance":
         return text, twin_text
-    shares = phrases.likelihood(domain, decision, scale, pair)
+    shares = phrases.find_class_probability(domain, decision, scale, pair)
     if shares is None:
-        score, twin_score = map(float, phrases.leading_scores(decision, pair.scores, pair.twin_scores))
+        score, twin_score = map(float, phrases.find_leads(decision, pair.scores, pair.twin_scores))
         basis, twin_basis = (f"score {text}" for text in distinct_numbers(score, twin_score))
     else:
         basis, twin_basis = (f"probability of {shares[0]} {text}" for text in distinct_percents(*shares[1:]))

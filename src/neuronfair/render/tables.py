@@ -10,7 +10,15 @@ from typing import NamedTuple
 from neuronfair.audits.report import Gate, RegressionSetReport, Report, find_worst_attribute
 from neuronfair.audits.report.attribute import AttributeReport, Gap, list_notes, list_omissions
 from neuronfair.audits.wording import summary
-from neuronfair.audits.wording.summary import by, described, limits_of, metrics, next_steps, realistic_pairs, status
+from neuronfair.audits.wording.summary import (
+    describe_pair,
+    list_limits,
+    list_sensitive,
+    metrics,
+    propose_steps,
+    select_realistic_pairs,
+    status,
+)
 from neuronfair.formatting import POPULATIONS, UNKNOWN, first_few, percent, printable, ratio, tally, with_interval
 from neuronfair.proof.report import ShareInterval
 
@@ -32,7 +40,12 @@ def tabulate_overview(attributes: Sequence[AttributeReport]) -> TextTable:
     lines = [metrics(attribute) for attribute in attributes]
     heads = ("by", "twins", "people", *(metric.name for metric in lines[0])) if lines else ("by",)
     rows = [
-        (by(attribute), f"{attribute.twins:,}", f"{attribute.tested:,}", *(metric.with_range for metric in line))
+        (
+            list_sensitive(attribute),
+            f"{attribute.twins:,}",
+            f"{attribute.tested:,}",
+            *(metric.with_range for metric in line),
+        )
         for attribute, line in zip(attributes, lines, strict=True)
     ]
     confidence = next((metric.confidence for line in lines for metric in line if metric.confidence), None)
@@ -43,7 +56,7 @@ def tabulate_overview(attributes: Sequence[AttributeReport]) -> TextTable:
 def tabulate_metrics(attribute: AttributeReport) -> TextTable:
     """Return the four metrics of one choice of sensitive attributes, a line each, with its population."""
     rows = [(m.name, m.value, m.interval or "–", " ".join(filter(None, (m.of, m.note)))) for m in metrics(attribute)]
-    return TextTable(f"Metrics by {by(attribute)}", ("metric", "value", "CI", "population"), rows)
+    return TextTable(f"Metrics by {list_sensitive(attribute)}", ("metric", "value", "CI", "population"), rows)
 
 
 def tabulate_report(report: Report) -> list[TextTable]:
@@ -219,9 +232,9 @@ def write_markdown(report: Report) -> str:
     attributes = report.attributes
     parts = [
         f"## {escape(report.verdict.headline)}",
-        escape(summary.twin_explained(attributes)),
+        escape(summary.explain_twin(attributes)),
         escape(status(report)),
-        *(f"- {escape(note)}" for note in limits_of(report)),
+        *(f"- {escape(note)}" for note in list_limits(report)),
         *(_write_table(tabulate_metrics(find_worst_attribute(attributes))) if attributes else ()),
         *(_write_table(tabulate_overview(attributes)) if len(attributes) > 1 else ()),
         *_write_steps(report),
@@ -252,7 +265,7 @@ def _write_table(table: TextTable) -> Iterator[str]:
 
 
 def _write_steps(report: Report) -> Iterator[str]:
-    steps = next_steps(report)
+    steps = propose_steps(report)
     if steps:
         yield "### What to do next"
         yield "\n".join(
@@ -262,11 +275,12 @@ def _write_steps(report: Report) -> Iterator[str]:
 
 
 def _write_worst_pairs(report: Report) -> Iterator[str]:
-    pairs = realistic_pairs(report.attributes, MAX_PAIRS)
+    pairs = select_realistic_pairs(report.attributes, MAX_PAIRS)
     if pairs:
         yield "### Worst pairs"
         yield "\n".join(
-            f"- {escape(described(pair))}" + (f"<br>{quote_code(pair.replay)}" if pair.replay else "") for pair in pairs
+            f"- {escape(describe_pair(pair))}" + (f"<br>{quote_code(pair.replay)}" if pair.replay else "")
+            for pair in pairs
         )
 
 
@@ -314,7 +328,7 @@ def write_model_card(report: Report) -> str:
     limits = [*CARD_LIMITS, *([] if has_twin_test else [proxy_note]), *list_notes(report.attributes)]
     parts = [
         f"# Model card: {escape(model.source)}",
-        f"**{escape(report.verdict.headline)}** {escape(summary.twin_explained(report.attributes))}".rstrip(),
+        f"**{escape(report.verdict.headline)}** {escape(summary.explain_twin(report.attributes))}".rstrip(),
         escape(status(report)),
         "## The model",
         _write_facts(

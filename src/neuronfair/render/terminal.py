@@ -22,11 +22,11 @@ from neuronfair.audits.report.attribute import AttributeReport
 from neuronfair.audits.wording import summary
 from neuronfair.audits.wording.summary import (
     certified_sentences,
-    described,
-    limits_of,
+    describe_pair,
+    list_limits,
     metrics,
-    next_steps,
-    realistic_pairs,
+    propose_steps,
+    select_realistic_pairs,
     status,
 )
 from neuronfair.domain.table import TableDomain
@@ -173,7 +173,7 @@ _TONE_STYLES: dict[Tone, str] = {"alarm": "bold red", "caution": "bold yellow", 
 def print_audit(console: Console, report: Report, page: Path | None = None, *, verbose: bool = False) -> None:
     """Print an audit: one screen, or everything if `verbose`; then the next command and where the report is."""
     console.print(compose_audit(report, verbose=verbose))
-    for step in next_steps(report)[:1]:
+    for step in propose_steps(report)[:1]:
         console.print(f"Next: {step.text}", *([f"  {step.command}"] if step.command else []), sep="\n", soft_wrap=True)
     if page is not None:
         console.print(f"Report: {page}", soft_wrap=True)
@@ -184,7 +184,7 @@ def compose_audit(report: Report, *, verbose: bool = False) -> RenderableType:
     attributes, gate = report.attributes, _list_checks(report, verbose=verbose)
     statuses = [] if len(gate) == 1 and report.verdict.thresholds == "failed" else [status(report)]  # the line says it
     style = _TONE_STYLES[report.verdict.tone]
-    headline = f"{report.verdict.headline} {summary.twin_explained(attributes)}".rstrip()
+    headline = f"{report.verdict.headline} {summary.explain_twin(attributes)}".rstrip()
     lines: list[RenderableType] = [headline, *(Text(printable(line), style=style) for line in statuses), *gate]
     if attributes:
         lines += ["", _make_metric_table(find_worst_attribute(attributes))]
@@ -195,15 +195,15 @@ def compose_audit(report: Report, *, verbose: bool = False) -> RenderableType:
         lines += [*report.verdict.details, *list_disadvantaged(attributes), ""]
         for table in tabulate_report(report):
             lines += [_make_table(table), *table.notes, ""]
-    pairs = realistic_pairs(attributes, MAX_PAIRS if verbose else 1)
+    pairs = select_realistic_pairs(attributes, MAX_PAIRS if verbose else 1)
     for pair in pairs:
-        lines.append(f"{'• ' if verbose else 'Worst pair, '}{described(pair)}")
+        lines.append(f"{'• ' if verbose else 'Worst pair, '}{describe_pair(pair)}")
         if pair.replay and verbose:
             lines.append(Text(printable(f"  {pair.replay}"), style="dim", overflow="fold"))
     if verbose:
         lines += [f"• {group.sentence}" for attribute in attributes for group in attribute.subgroups[:1]]
     lines += _list_comparisons(report)
-    notes = limits_of(report)
+    notes = list_limits(report)
     if verbose:
         lines += [*(f"Note: {note}" for note in notes), report.model.note, *_list_left_out(report)]
     elif notes:

@@ -12,7 +12,7 @@ from neuronfair.audits.gate.thresholds import Threshold, check_count, check_rate
 from neuronfair.audits.report import SCHEMA, Gate, GateCheck, ThresholdState, Tone, format_json, read_json
 from neuronfair.audits.report.counterfactual import Interval
 from neuronfair.audits.wording.summary import NOT_MEASURED, SIGNS, Metric, Step
-from neuronfair.audits.wording.verdict import SET_ONE, threshold_state
+from neuronfair.audits.wording.verdict import NO_THRESHOLD, find_threshold_state
 from neuronfair.errors import NeuronFairError
 from neuronfair.formatting import interval_ends, listing, percent, plural, tally, with_interval
 from neuronfair.measure.stats import Estimate
@@ -169,7 +169,7 @@ class TextReport:
     interrupted: bool = False  # by Ctrl-C, or since all calls were spent
     calls_spent: bool = False  # whether that was since all calls were spent
     thresholds: ThresholdState = "none set"  # not evaluated: set, but the audit was interrupted or cannot be assessed
-    threshold_text: str = SET_ONE  # the same as a sentence
+    threshold_text: str = NO_THRESHOLD  # the same as a sentence
     schema: int = SCHEMA
 
     def to_json(self) -> str:
@@ -318,7 +318,7 @@ def text_page(report: TextReport) -> str:
         tone=TONES[report.thresholds],
         status=f"{SIGNS[TONES[report.thresholds]]} {report.threshold_text}",
         metrics=metrics(report),
-        steps=[Step(text) for text in next_steps(report)],
+        steps=[Step(text) for text in propose_steps(report)],
         split_changes=mark_changes,
         matrix=_arrange_by_groups(report),
         format_heat=_format_heat,
@@ -354,7 +354,7 @@ def metrics(report: TextReport) -> list[Metric]:
     return tiles
 
 
-def next_steps(report: TextReport) -> list[str]:
+def propose_steps(report: TextReport) -> list[str]:
     """Return what to do next."""
     steps = []
     if report.worst:
@@ -409,7 +409,7 @@ def evaluate(
             gate = Gate(not any(check.fired for check in checks), checks)
         except NeuronFairError as error:
             failure = error
-    state, sentence = threshold_state(gate, thresholds_set=bool(thresholds))
+    state, sentence = find_threshold_state(gate, thresholds_set=bool(thresholds))
     return replace(report, gate=gate, thresholds=state, threshold_text=sentence), failure
 
 

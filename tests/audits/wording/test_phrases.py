@@ -26,7 +26,7 @@ def pair(
     twin = table | {"sex": "M"}
     rows = people.from_table({name: [table[name], twin[name]] for name in table})
     one, other = torch.tensor([[2.0, 0.5], [-1.0, 0.5]]) if scores is None else scores
-    return phrases.finding(people, decision, phrases.DescribedPair(*rows, one, other), columns, 17, "frontier")
+    return phrases.report_finding(people, decision, phrases.DescribedPair(*rows, one, other), columns, 17, "frontier")
 
 
 def test_a_pair(people):
@@ -48,7 +48,7 @@ def test_a_pair_of_a_person_and_a_counterfactual(people, monkeypatch):
     def told(domain, **twin) -> str:
         both = domain.from_table({name: [table[name], {**table, **twin}[name]] for name in table})
         scores = torch.tensor([[2.0, 0.5], [-1.0, 0.5]])
-        return phrases.finding(
+        return phrases.report_finding(
             domain, ARGMAX, phrases.DescribedPair(*both, *scores), list(range(7)), 0, "frontier"
         ).sentence
 
@@ -63,14 +63,14 @@ def test_a_pair_of_a_person_and_a_counterfactual(people, monkeypatch):
     assert "; the counterfactual twin with sex M instead of F (also loss 3 instead of 0): " in told(
         people, sex="M", loss=3
     )
-    monkeypatch.setattr(phrases.twin_phrase, "__defaults__", (1,))
+    monkeypatch.setattr(phrases.describe_twin, "__defaults__", (1,))
     assert "(also age 41 instead of 39 and 2 more attributes)" in told(beside, sex="M", loss=3, gain=0, age=41)
 
 
 def test_the_most_telling_attributes_are_named(people, monkeypatch):
-    monkeypatch.setattr(phrases, "NAMED", 2)
+    monkeypatch.setattr(phrases, "MAX_NAMED_ATTRIBUTES", 2)
     assert pair(people, [5, 1, 4, 0]).sentence.startswith("A person with race B, gain 2.5 and 4 more attributes gets")
-    monkeypatch.setattr(phrases, "NAMED", 5)
+    monkeypatch.setattr(phrases, "MAX_NAMED_ATTRIBUTES", 5)
     assert " and 1 more attribute gets" in pair(people, [0, 2, 3, 4, 5, 6]).sentence
 
 
@@ -92,7 +92,7 @@ def test_140_attributes_stay_readable():
     rows = torch.zeros(2, 141, dtype=torch.int64)
     rows[1, 140] = 1
     both = phrases.DescribedPair(*rows, torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
-    told = phrases.finding(domain, ARGMAX, both, list(range(141)), 0, "frontier")
+    told = phrases.report_finding(domain, ARGMAX, both, list(range(141)), 0, "frontier")
     assert len(told.sentence) < 250
     assert "question 0 0" in told.sentence
     assert "133 more attributes gets 'class 0'; with sex 1 instead of 0: 'class 1'." in told.sentence
@@ -127,12 +127,12 @@ def test_probabilities_are_told_where_scores_have_them(people):
     )
     rows[1, people.column("sex")] = 1 - rows[0, people.column("sex")]
     pair = phrases.DescribedPair(*rows, *torch.tensor([[2.0, 0.5], [-1.0, 0.5]]))
-    told = phrases.finding(people, ARGMAX, pair, [0], 0, "frontier", "logits")
+    told = phrases.report_finding(people, ARGMAX, pair, [0], 0, "frontier", "logits")
     assert (told.outcome, told.probability) == ("low", pytest.approx(0.8176, abs=1e-4))
     assert told.twin_probability == pytest.approx(0.1824, abs=1e-4)
     assert told.sentence.endswith(": 'high' (probability of 'low' 82% → 18%).")
     assert (told.score, told.twin_score) == (1.5, -1.5)  # margins stay
-    hoped = phrases.finding(replace(people, favourable="high"), ARGMAX, pair, [0], 0, "frontier", "logits")
+    hoped = phrases.report_finding(replace(people, favourable="high"), ARGMAX, pair, [0], 0, "frontier", "logits")
     assert (hoped.outcome, hoped.probability) == ("high", pytest.approx(0.1824, abs=1e-4))
 
 
@@ -152,7 +152,7 @@ def cut(domain: TableDomain, name: str, *codes: int) -> Cut:
 
 def test_subgroups(people):
     cuts = (cut(people, "age", *range(24, 74)), cut(people, "race", 0, 2), cut(people, "gain", *range(3, 7)))
-    told = phrases.subgroup(people, Subgroup(cuts, 0.2, 0.5, Rate(38, 100, "domain"), 5.0))
+    told = phrases.report_subgroup(people, Subgroup(cuts, 0.2, 0.5, Rate(38, 100, "domain"), 5.0))
     assert told.text == "age at least 41, race A or C and gain 1.5 to 3"
     assert told.conditions == (
         Condition("age", min=41),
@@ -164,7 +164,9 @@ def test_subgroups(people):
         "times the overall rate."
     )
     assert (told.rate.of, told.rate.discriminated, told.lift) == (100, 38, 5.0)
-    told = phrases.subgroup(people, Subgroup((cut(people, "loss", 0, 1),), 0.2, 0.5, Rate(38, 100, "domain"), None))
+    told = phrases.report_subgroup(
+        people, Subgroup((cut(people, "loss", 0, 1),), 0.2, 0.5, Rate(38, 100, "domain"), None)
+    )
     assert told.conditions == (Condition("loss", max=1),)
     assert told.sentence == "Records with loss at most 1: the decision depends on sex for 38% of them."
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from neuronfair import TableDomain
-from neuronfair.audits.wording.phrases import counterfactual_report
+from neuronfair.audits.wording.phrases import report_counterfactual_test
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.formatting import percent
@@ -50,7 +50,7 @@ EFFECT = CounterfactualEffect(
 
 
 def told(domain: TableDomain = DOMAIN, **more):
-    return counterfactual_report(domain, ROWS, replace(EFFECT, **more), 0.95)
+    return report_counterfactual_test(domain, ROWS, replace(EFFECT, **more), 0.95)
 
 
 def with_attribute(name: str, **more) -> TableDomain:

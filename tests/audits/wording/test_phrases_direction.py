@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neuronfair import TableDomain
 from neuronfair.audits.report import attribute
-from neuronfair.audits.wording.phrases import direction
+from neuronfair.audits.wording.phrases import report_direction
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.measure.rate import Direction, Side
@@ -18,7 +18,7 @@ DOMAIN = TableDomain("t", COLUMNS, ("sex",), target=Target("loan", ("no", "yes")
 
 
 def said(domain: TableDomain, people: int, *sides: Side, population="table") -> str:
-    (one,) = direction(domain, population, Direction(people, sides))
+    (one,) = report_direction(domain, population, Direction(people, sides))
     return one.sentence
 
 
@@ -31,7 +31,7 @@ def test_two_values():
     assert said(DOMAIN, 1, Side((0,), 1, 0), Side((1,), 0, 1), population="findings") == (
         "In 1 of 1 pair that the searches found, the decision is worse for sex Male: not 'yes'."
     )
-    (entry,) = direction(DOMAIN, "domain", Direction(900, sides))
+    (entry,) = report_direction(DOMAIN, "domain", Direction(900, sides))
     assert entry.sides == (attribute.SideReport("Female", 88, 812), attribute.SideReport("Male", 812, 88))
     assert (entry.population, entry.people) == ("domain", 900)
 
@@ -52,20 +52,20 @@ def test_of_several_groups_those_that_lose_most_often_are_named():
 def test_of_numbers_the_lower_or_the_higher_lose():
     """Ages 0, 4 and 9 lose in 8, 4 and 1 of 10 cases: those who lose are 25/13 on average, those who gain 105/17."""
     sides = Side((0,), 2, 8), Side((4,), 6, 4), Side((9,), 9, 1)
-    (young,) = direction(DOMAIN.with_sensitive("a"), "table", Direction(10, sides))
+    (young,) = report_direction(DOMAIN.with_sensitive("a"), "table", Direction(10, sides))
     assert young.losers == ("lower a",)
-    (old,) = direction(
+    (old,) = report_direction(
         DOMAIN.with_sensitive("a"), "table", Direction(10, tuple(Side(c, lost, got) for c, got, lost in sides))
     )
     assert old.losers == ("higher a",)
 
 
 def test_nobody_loses():
-    assert direction(DOMAIN, "table", None) == direction(DOMAIN, "table", Direction(0, ())) == ()
+    assert report_direction(DOMAIN, "table", None) == report_direction(DOMAIN, "table", Direction(0, ())) == ()
 
 
 def test_of_thousands_of_values_some_are_kept():
     ages = TableDomain("t", (Attribute("age", "ordinal", low=0, high=99),), ("age",), favourable="yes",
                        target=Target("loan", ("no", "yes")))  # fmt: skip
-    (entry,) = direction(ages, "table", Direction(9, tuple(Side((code,), 0, 9) for code in range(100))))
+    (entry,) = report_direction(ages, "table", Direction(9, tuple(Side((code,), 0, 9) for code in range(100))))
     assert len(entry.sides) == 20

@@ -9,13 +9,13 @@ from neuronfair.audits.report.attribute import NOT_USED, Note, ProofSummary, Rat
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.wording.summary import (
     NOT_MEASURED,
-    described,
-    limits_of,
+    describe_pair,
+    explain_twin,
+    list_limits,
     metrics,
-    next_steps,
-    realistic_pairs,
+    propose_steps,
+    select_realistic_pairs,
     status,
-    twin_explained,
 )
 from neuronfair.audits.wording.verdict import conclude
 from neuronfair.formatting import percent
@@ -86,11 +86,11 @@ def test_the_certified_share_is_that_of_records_with_an_allowed_twin():
 
 
 def test_a_plausible_twin_is_explained_where_the_first_screen_speaks_of_one():
-    assert twin_explained(()) == twin_explained((attribute(),)) == ""
+    assert explain_twin(()) == explain_twin((attribute(),)) == ""
     one = attribute(rates=Rates(pairs=rate(112, 10_866, "pairs")))
     text = "Plausible twin: the same record with another sex that fits the rest"
-    assert twin_explained((one,)) == f"{text} (no female husband)."
-    of_many = twin_explained((replace(one, sensitive=("sex", "race"), twins=9),))
+    assert explain_twin((one,)) == f"{text} (no female husband)."
+    of_many = explain_twin((replace(one, sensitive=("sex", "race"), twins=9),))
     assert "another sex or race that fits" in of_many
     assert of_many.endswith("of up to 9 such twins, one different decision is enough.")
 
@@ -98,8 +98,8 @@ def test_a_plausible_twin_is_explained_where_the_first_screen_speaks_of_one():
 def test_a_plausible_twin_is_not_explained_where_the_model_does_not_use_the_attribute():
     note = Note(NOT_USED, "The model does not read it.", "Look at counterfactuals.")
     unused = fair(rates=Rates(pairs=rate(0, 10_866, "pairs")), health=(note,))
-    assert twin_explained((unused,)) == ""
-    assert twin_explained((replace(unused, health=()),)) != ""
+    assert explain_twin((unused,)) == ""
+    assert explain_twin((replace(unused, health=()),)) != ""
 
 
 def test_an_unknown_ratio_says_why():
@@ -128,21 +128,21 @@ def test_one_flipped_synthetic_record_is_no_alarm_and_a_failed_threshold_is():
 
 
 def test_three_steps_each_with_a_command():
-    steps = next_steps(conclude(replace(adult(), gate=None)))
+    steps = propose_steps(conclude(replace(adult(), gate=None)))
     assert [step.command.split()[1] for step in steps if step.command] == ["show", "alternatives", "audit"]
     assert steps[2].command.endswith("--fail-if 'flip_rate > 1%'")
-    assert len(next_steps(adult())) == 3
+    assert len(propose_steps(adult())) == 3
     silent = report(fair(), reproduction=replace(report().reproduction, command=""))
-    assert next_steps(conclude(silent)) == ()  # a call from Python
+    assert propose_steps(conclude(silent)) == ()  # a call from Python
 
 
 def test_real_records_come_before_synthetic_ones():
     found, real = finding(gap=9.0, plausibility=0.3), finding(method="table", gap=1.0, plausibility=0.3, replay=None)
     made = report(attribute(worst=(found, real)))
-    assert realistic_pairs(made.attributes, 3) == [real, found]
-    assert described(real).startswith("real record: ")
-    assert described(found).startswith("synthetic record: ")
-    assert next_steps(conclude(made))[0].command == found.replay  # a record of the data set has no run to show it
+    assert select_realistic_pairs(made.attributes, 3) == [real, found]
+    assert describe_pair(real).startswith("real record: ")
+    assert describe_pair(found).startswith("synthetic record: ")
+    assert propose_steps(conclude(made))[0].command == found.replay  # a record of the data set has no run to show it
 
 
 def test_a_quick_look_says_what_is_smaller():
@@ -152,7 +152,7 @@ def test_a_quick_look_says_what_is_smaller():
     assert AuditSettings().reduced == AuditSettings(steps=400).reduced == ()
     made = report(reproduction=replace(report().reproduction, reduced=reduced[:2]))
     told = "A quick look (budget used/default): starting rows 50/200, search steps 30/100."
-    assert limits_of(made) == [told]
+    assert list_limits(made) == [told]
 
 
 def test_people_without_a_plausible_twin_are_counted():
@@ -164,15 +164,15 @@ def test_people_without_a_plausible_twin_are_counted():
 
 def test_plausible_pairs_are_shown_alone_if_there_are_any():
     rare, usual = finding(gap=9.0, plausibility=0.0), finding(gap=1.0, plausibility=0.3)
-    assert realistic_pairs((attribute(worst=(rare, usual)),), 3) == [usual]
-    assert realistic_pairs((attribute(worst=(rare,)),), 3) == [rare]
+    assert select_realistic_pairs((attribute(worst=(rare, usual)),), 3) == [usual]
+    assert select_realistic_pairs((attribute(worst=(rare,)),), 3) == [rare]
 
 
 def test_what_limits_the_result_is_said_once():
     doubt = EncodingCheckReport("suspicious", "It may be wrong.", 50, accuracy=0.3)
     made = report(attribute(), encoding_check=doubt, reproduction=replace(report().reproduction, interrupted=True))
     made = replace(made, data=replace(made.data, domain_inferred=True))
-    assert [line.split()[0] for line in limits_of(made)] == ["The", "Input", "The"]
+    assert [line.split()[0] for line in list_limits(made)] == ["The", "Input", "The"]
     unchecked = replace(doubt, level="ok", text="It could not be checked.", accuracy=None)
-    assert limits_of(report(encoding_check=unchecked)) == ["It could not be checked."]
-    assert limits_of(report(encoding_check=replace(unchecked, accuracy=0.9))) == []
+    assert list_limits(report(encoding_check=unchecked)) == ["It could not be checked."]
+    assert list_limits(report(encoding_check=replace(unchecked, accuracy=0.9))) == []

@@ -23,8 +23,8 @@ from neuronfair.audits.report.attribute import (
     SeverityReport,
     SideReport,
 )
-from neuronfair.audits.wording.summary import next_steps
-from neuronfair.audits.wording.verdict import SET_ONE, conclude
+from neuronfair.audits.wording.summary import propose_steps
+from neuronfair.audits.wording.verdict import NO_THRESHOLD, conclude
 from neuronfair.formatting import percent
 from tests.reports import REPRODUCTION, attribute, counterfactual, fair, proved, rate, report, search
 
@@ -66,7 +66,7 @@ def test_a_dependence_is_told_as_a_fact_about_the_people_of_the_data_set():
         f"Decisions also depend on sex and race ({percent(0.005)} of records in the data set).",
         "The searches found 100 discriminatory inputs (synthetic).",
     )
-    assert (told.thresholds, told.threshold_text) == ("none set", SET_ONE)
+    assert (told.thresholds, told.threshold_text) == ("none set", NO_THRESHOLD)
 
 
 def test_one_synthetic_record_of_50000_is_a_dependence_and_no_alarm():
@@ -139,7 +139,7 @@ def test_proxy_evidence_is_never_an_alarm_by_itself():
         "The model does not use sex, but there is proxy evidence: counterfactual twins get a different decision "
         "19.0 percentage points more often than by chance."
     )
-    assert next_steps(conclude(made(one)))[-1].command.endswith("--fail-if 'counterfactual.excess > 5%'")
+    assert propose_steps(conclude(made(one)))[-1].command.endswith("--fail-if 'counterfactual.excess > 5%'")
     found = counterfactual()
     assert told.details == (
         f"Counterfactual test (sex): {found.sentence}",

@@ -72,9 +72,9 @@ def _explain_incomparable(report: Report, earlier: Report) -> str:
             f"The earlier audit used another input schema ('{earlier.data.name}'), so nothing is compared. Set "
             "--domain to the domain.toml of that audit."
         )
-    decisions = [one.decision for one in (earlier, report)]
+    decisions = [audit.decision for audit in (earlier, report)]
     earlier_rule, rule = (
-        one.kind if one.kind == "argmax" else f"{one.kind} {exact_number(one.value)}" for one in decisions
+        audit.kind if audit.kind == "argmax" else f"{audit.kind} {exact_number(audit.value)}" for audit in decisions
     )
     return (
         ""
@@ -108,8 +108,12 @@ def _find_different_declarations(before: AttributeReport, after: AttributeReport
     if before.counterfactual is None or after.counterfactual is None:
         return []
     earlier_declarations, declarations = (
-        {"fixed": set(one.fixed), "legitimate": {r.attribute for r in one.legitimate}, "causes": set(one.graph)}
-        for one in (before.counterfactual, after.counterfactual)
+        {
+            "fixed": set(report.fixed),
+            "legitimate": {r.attribute for r in report.legitimate},
+            "causes": set(report.graph),
+        }
+        for report in (before.counterfactual, after.counterfactual)
     )
     return [key for key in earlier_declarations if earlier_declarations[key] != declarations[key]]
 
@@ -223,7 +227,7 @@ class LoadedChecks:
                 report = replace(report, baseline=compare_with(report, self.earlier, str(self.checks.baseline)))
             is_complete = not report.reproduction.interrupted
             if is_complete and report.encoding_check is not None and report.fails_encoding_check:
-                expressions = " ".join(f"--fail-if '{one}'" for one in self.fail_if)
+                expressions = " ".join(f"--fail-if '{expression}'" for expression in self.fail_if)
                 reason = f"{report.encoding_check.text} If the encoding is right: --skip-encoding-check"
                 raise EncodingError(f"{f'{expressions}: not evaluated' if expressions else 'No verdict'}. {reason}")
             if self.fail_if and is_complete:

@@ -21,7 +21,7 @@ from torch import Tensor
 from neuronfair.atomic import write_text
 from neuronfair.audits.report import RegressionSetReport, Report
 from neuronfair.audits.report.attribute import Cell, Finding
-from neuronfair.audits.wording.phrases import decision_phrase
+from neuronfair.audits.wording.phrases import describe_decisions
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, DomainError
 from neuronfair.limits import read_text
@@ -148,7 +148,7 @@ def _describe_flip(
     twin = ", ".join(
         f"{name} {twin_decision}" for name, (value, twin_decision) in table.items() if value != twin_decision
     )
-    decision_text, twin_decision = decision_phrase(domain, decision, scores, twin_scores)
+    decision_text, twin_decision = describe_decisions(domain, decision, scores, twin_scores)
     return f"{person}: gets {decision_text}; with {twin}: {twin_decision}"
 
 
@@ -182,7 +182,9 @@ def _format_new_lines(stored: RegressionSet, report: Report, limit: int) -> list
     keys, lines = stored.keys, []
     for attribute in report.attributes:
         names = attribute.sensitive
-        synthetic = [one for one in attribute.worst if not one.is_real]  # the file is committed: no record of a person
+        synthetic = [
+            finding for finding in attribute.worst if not finding.is_real
+        ]  # the file is committed: no record of a person
         for counterexample, key in _make_counterexamples(synthetic[:limit], names, origin, stored.domain):
             if (names, key) not in keys:
                 keys.add((names, key))
@@ -229,12 +231,12 @@ def _make_counterexamples(
         )
 
 
-def _parse_counterexample(line: str, place: str) -> Counterexample:
+def _parse_counterexample(line: str, source: str) -> Counterexample:
     try:
         return msgspec.json.decode(line, type=Counterexample)
     except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
         raise DataError(
-            f"{place}: not a counterexample ({error}). Correct or remove the line; nothing was changed"
+            f"{source}: not a counterexample ({error}). Correct or remove the line; nothing was changed"
         ) from None
 
 

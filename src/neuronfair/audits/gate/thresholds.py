@@ -416,15 +416,16 @@ def _measure_audit(threshold: Threshold, report: Report) -> _Measurement:
 
 def _find_strictest(threshold: Threshold, measured: Mapping[str, _Measurement], reason: str) -> _Measurement:
     """Return the metric that was named; for a flip rate, that population's which is nearest to the threshold."""
-    record_rates = {name: one for name, one in measured.items() if name.removesuffix(".change") in PEOPLE}
-    matches = {name: one for name, one in measured.items() if name == threshold.figure}
-    candidates = record_rates if threshold.figure.startswith("flip_rate") else matches
+    names = {threshold.figure}
+    if threshold.figure.startswith("flip_rate"):
+        names = {name for name in measured if name.removesuffix(".change") in PEOPLE}
+    candidates = {name: measurement for name, measurement in measured.items() if name in names}
     if not candidates:
         raise make_refusal(threshold.expression, f"'{threshold.figure}' is not known: {reason}")
-    name = (max if threshold.looks_up else min)(candidates, key=lambda each: candidates[each].number)
+    name = (max if threshold.looks_up else min)(candidates, key=lambda name: candidates[name].number)
     others = [
-        f"{percent(one.value)}{'' if one.high is None else f' ({one.judged_on} {percent(one.number)})'} of {one.of}"
-        for other, one in candidates.items()
+        f"{percent(m.value)}{'' if m.high is None else f' ({m.judged_on} {percent(m.number)})'} of {m.of}"
+        for other, m in candidates.items()
         if other != name
     ]
     note = f"{candidates[name].note} {f'Other populations: {listing(others)}.' if others else ''}".strip()
@@ -512,7 +513,11 @@ def _measure_change(threshold: Threshold, attribute: AttributeReport, baseline: 
     baseline = _require(threshold, baseline, "there is no earlier audit to compare with. Give --baseline FILE")
     end: Literal["lower end", "upper end"] = "lower end" if threshold.looks_up else "upper end"
     figure = threshold.figure.removesuffix(".change")
-    populations = {figure: ""} if figure in PROXY_METRICS else {f"{one}.rate": POPULATIONS[one] for one in AUDITED}
+    populations = (
+        {figure: ""}
+        if figure in PROXY_METRICS
+        else {f"{population}.rate": POPULATIONS[population] for population in AUDITED}
+    )
     changes_by_figure = {change.figure.removeprefix(f"{attribute.name}."): change for change in baseline.changes}
     levels = [rate.confidence for rate in attribute.rates.measured]
     levels += [] if attribute.counterfactual is None else [attribute.counterfactual.confidence]

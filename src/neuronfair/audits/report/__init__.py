@@ -336,7 +336,7 @@ def find_worst_attribute(attributes: Sequence[AttributeReport]) -> AttributeRepo
         excess = 0.0 if attribute.claimed_effect is None else attribute.claimed_effect.rate
         return max((rate.rate for rate in attribute.data_set_rates[:1]), default=0.0), attribute.rates.largest, excess
 
-    single_attributes = [one for one in attributes if len(one.sensitive) == 1 and rank(one)[0]]
+    single_attributes = [attribute for attribute in attributes if len(attribute.sensitive) == 1 and rank(attribute)[0]]
     return max(single_attributes or attributes, key=rank)
 
 

@@ -114,22 +114,22 @@ DATA_SET = "table"  # in the place of a method: the person was not searched for
 
 def list_worst_findings(attributes: Sequence[AttributeReport], limit: int | None = None) -> list[Finding]:
     """Return the worst findings by any of these: plausible pairs first, real records first, then the widest gap."""
-    worst = (finding for one in attributes for finding in one.worst)
-    return sorted(worst, key=lambda one: (not one.is_plausible, not one.is_real, -one.gap))[:limit]
+    worst = (finding for item in attributes for finding in item.worst)
+    return sorted(worst, key=lambda item: (not item.is_plausible, not item.is_real, -item.gap))[:limit]
 
 
 def is_constant(attributes: Sequence[AttributeReport]) -> bool:
     """Return whether the model gave the same decision to every record that was looked at, so nothing can be said."""
-    is_noted = any(note.name == "constant-decision" for one in attributes for note in one.health)
-    return is_noted and not any(one.depends for one in attributes)
+    is_noted = any(note.name == "constant-decision" for attribute in attributes for note in attribute.health)
+    return is_noted and not any(attribute.depends for attribute in attributes)
 
 
 def list_notes(attributes: Sequence[AttributeReport]) -> list[str]:
     """Return what may mislead, each note once; with the names of the attributes where it is not about all of them."""
     names_by_note: dict[Note, list[str]] = {}
-    for one in attributes:
-        for note in one.health:
-            names_by_note.setdefault(note, []).append(f"by {listing(one.sensitive)}")
+    for attribute in attributes:
+        for note in attribute.health:
+            names_by_note.setdefault(note, []).append(f"by {listing(attribute.sensitive)}")
     return [
         f"{'' if len(names) == len(attributes) else '(' + ', '.join(names) + ') '}{note.seen} {note.remedy}"
         for note, names in names_by_note.items()
@@ -138,7 +138,11 @@ def list_notes(attributes: Sequence[AttributeReport]) -> list[str]:
 
 def list_omissions(attributes: Sequence[AttributeReport]) -> list[str]:
     """Return which records the flip rates over plausible pairs leave out, a sentence for each attribute."""
-    omissions = ((one.name, one.rates.pairs.omission) for one in attributes if one.rates.pairs is not None)
+    omissions = (
+        (attribute.name, attribute.rates.pairs.omission)
+        for attribute in attributes
+        if attribute.rates.pairs is not None
+    )
     return [f"{name}: {sentence}" for name, sentence in omissions if sentence]
 
 
@@ -283,7 +287,7 @@ class Finding:
         return self.method == DATA_SET
 
     @property
-    def place(self) -> str:
+    def source_text(self) -> str:
         """Where the record was found."""
         if self.is_real:
             return f"record {self.number + 1:,} of the data set"

@@ -129,7 +129,7 @@ class CounterfactualReport:
         return (
             *([self.graph_note] if self.graph_note else []),
             *([f"Twins keep {listing([spell(name) for name in self.fixed])}: held fixed."] if self.fixed else []),
-            *(one.text for one in self.legitimate),
+            *(resolving.text for resolving in self.legitimate),
             *([without_twin] if self.without else []),
             *([f"{first_few(self.left_out)} {few_people}"] if self.left_out else []),
         )

@@ -14,7 +14,7 @@ from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.stages.search import evaluated_pairs
 from neuronfair.audits.wording import phrases
-from neuronfair.audits.wording.phrases import counterfactual_report
+from neuronfair.audits.wording.phrases import report_counterfactual_test
 from neuronfair.domain.draws import draw_order
 from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.table import TableDomain
@@ -54,7 +54,7 @@ def select_people(case: AttributeCase, effect: CounterfactualEffect) -> tuple[Co
         pair = phrases.DescribedPair(*(part[i] for part in pairs))
         changed_columns = (pair.row != pair.twin).nonzero()[:, 0].tolist()
         columns = [*changed_columns, *(c for c in case.importance_order if c not in changed_columns)]
-        person = phrases.finding(domain, case.decision, pair, columns, record_index, DATA_SET, case.scale)
+        person = phrases.report_finding(domain, case.decision, pair, columns, record_index, DATA_SET, case.scale)
         people.append(CounterfactualPerson(person, float(effect.shares[order[i]])))
     return tuple(people)
 
@@ -114,7 +114,7 @@ def report_counterfactuals(
     effect = test.estimate_effect(tables)
     audit.report = replace(
         audit.report,
-        counterfactual=counterfactual_report(case.domain, test.rows, effect, case.confidence),
+        counterfactual=report_counterfactual_test(case.domain, test.rows, effect, case.confidence),
         counterfactual_people=select_people(case, effect),
     )
 

@@ -20,7 +20,7 @@ from neuronfair.audits.report.attribute import (
 )
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
 from neuronfair.audits.wording import phrases
-from neuronfair.audits.wording.phrases import direction
+from neuronfair.audits.wording.phrases import report_direction
 from neuronfair.domain.draws import draw_order
 from neuronfair.domain.population.model import (
     PopulationModel,
@@ -139,8 +139,10 @@ def measure_rates(case: AttributeCase, audit: AttributeAudit, progress: Progress
         rate = case.rate(population, progress=count_progress(progress, title))
         if rate.population != "table":
             audit.rate = audit.rate or rate
-        losers = () if rate.population == "combinations" else direction(case.domain, rate.population, rate.direction)
-        audit.add_rate(phrases.rate_of(rate), losers)
+        losers = (
+            () if rate.population == "combinations" else report_direction(case.domain, rate.population, rate.direction)
+        )
+        audit.add_rate(phrases.report_rate(rate), losers)
     audit.note(*_note_small_groups(case))
     rates = audit.report.rates
     if rates.table is not None and rates.plausible is not None and not isinstance(case.population, UserPopulation):
@@ -233,7 +235,7 @@ def _measure_pairs(case: AttributeCase, audit: AttributeAudit, progress: Progres
             Note(NO_PLAUSIBLE_TWIN, observation, "Check the rules of the domain file, or choose another attribute.")
         )
         return
-    audit.add_rate(phrases.pair_rate_of(pairs), direction(case.domain, "pairs", pairs.rate.direction))
+    audit.add_rate(phrases.report_pair_rate(pairs), report_direction(case.domain, "pairs", pairs.rate.direction))
 
 
 _Comparer = Callable[[Sequence[Rate]], RateComparison | None]

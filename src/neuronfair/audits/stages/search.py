@@ -26,7 +26,7 @@ from neuronfair.audits.report.attribute import (
 )
 from neuronfair.audits.stages.case import MAX_NEAR_RECORDS, AttributeAudit, AttributeCase
 from neuronfair.audits.wording import phrases
-from neuronfair.audits.wording.phrases import direction
+from neuronfair.audits.wording.phrases import report_direction
 from neuronfair.domain.draws import draw_order
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
@@ -354,7 +354,7 @@ def _describe(
         index = int(selection.indices[i])
         number, method = (index, DATA_SET) if selection.is_record[i] else sources.of_finding(index)
         finding = replace(
-            phrases.finding(case.domain, case.decision, pair, columns, number, method, case.scale),
+            phrases.report_finding(case.domain, case.decision, pair, columns, number, method, case.scale),
             plausibility=plausibilities[0][i],
             twin_plausibility=plausibilities[1][i],
             twin_is_plausible=twin_is_plausible[i],
@@ -400,7 +400,7 @@ def _report_direction(case: AttributeCase, findings: Findings) -> tuple[Directio
     tally = DirectionTally(case.domain, find_favourable_class(case.domain, case.decision, case.model.outputs))
     pairs = Pairs(findings.rows, findings.twins(case.domain), findings.scores, findings.twin_scores)
     tally.add_pairs(pairs, case.decision)
-    return direction(case.domain, "findings", tally.direction())
+    return report_direction(case.domain, "findings", tally.direction())
 
 
 def _report_coverage(case: AttributeCase, outcome: SearchResult, findings: Tensor) -> CoverageReport | None:
@@ -447,4 +447,6 @@ def find_subgroups(case: AttributeCase, audit: AttributeAudit, progress: Progres
         observation = f"Groups in which discrimination is frequent could not be looked for: {error}"
         audit.note(Note("no-groups", observation, "Use fewer or simpler rules."))
         return
-    audit.report = replace(audit.report, subgroups=tuple(phrases.subgroup(case.pair_domain, group) for group in groups))
+    audit.report = replace(
+        audit.report, subgroups=tuple(phrases.report_subgroup(case.pair_domain, group) for group in groups)
+    )

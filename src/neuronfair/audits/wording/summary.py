@@ -15,8 +15,8 @@ from neuronfair.formatting import aligned_percents, duration, interval_ends, lis
 from neuronfair.proof.report import DataSetClaims, FreshClaims, ProofReport
 
 NOT_MEASURED = "–"
-STEPS = 3  # that are proposed
-ASSUMES = "rests on untested causal assumptions"
+MAX_STEPS = 3  # that are proposed
+CAUSAL_REMARK = "rests on untested causal assumptions"
 SIGNS: dict[Tone, str] = {"alarm": "▲", "caution": "◆", "calm": "●", "neutral": "○"}  # so that nothing needs a colour
 
 
@@ -58,23 +58,28 @@ class Step:
     command: str | None = None
 
 
-def metrics(one: AttributeReport) -> tuple[Metric, Metric, Metric, Metric]:
+def metrics(attribute: AttributeReport) -> tuple[Metric, Metric, Metric, Metric]:
     """Return the four metrics of one choice of sensitive attributes: what every renderer shows first."""
-    return _flip_rate(one), _disparate_impact(one), _proxy_excess(one), _certified(one)
+    return (
+        _flip_rate_metric(attribute),
+        _disparate_impact_metric(attribute),
+        _proxy_excess_metric(attribute),
+        _certified_metric(attribute),
+    )
 
 
-def by(one: AttributeReport) -> str:
+def list_sensitive(attribute: AttributeReport) -> str:
     """Return the sensitive attributes in words."""
-    return listing([spell(name) for name in one.sensitive])
+    return listing([spell(name) for name in attribute.sensitive])
 
 
-def twin_explained(attributes: Sequence[AttributeReport]) -> str:
+def explain_twin(attributes: Sequence[AttributeReport]) -> str:
     """Return what a plausible twin is; empty where there are none, or where the model does not use the attribute."""
     if not attributes or (worst := find_worst_attribute(attributes)).rates.pairs is None or worst.is_unused:
         return ""
-    enough = f"; of up to {worst.twins:,} such twins, one different decision is enough"
-    more = enough if worst.twins > 1 else " (no female husband)"
-    return f"Plausible twin: the same record with another {_either(worst)} that fits the rest{more}."
+    count_text = f"; of up to {worst.twins:,} such twins, one different decision is enough"
+    remark = count_text if worst.twins > 1 else " (no female husband)"
+    return f"Plausible twin: the same record with another {_list_alternatives(worst)} that fits the rest{remark}."
 
 
 def status(report: Report) -> str:
@@ -84,127 +89,135 @@ def status(report: Report) -> str:
     return f"{SIGNS[verdict.tone]} {unknown}{verdict.threshold_text}".rstrip()
 
 
-def limits_of(report: Report) -> list[str]:
+def list_limits(report: Report) -> list[str]:
     """Return what a reader must know before believing the metrics."""
-    found = []
+    limits = []
     if report.reproduction.interrupted:
-        found.append("The audit was interrupted: this is what was measured until then.")
+        limits.append("The audit was interrupted: this is what was measured until then.")
     if (check := report.encoding_check) is not None and not report.fails_encoding_check:
         if check.level not in ("ok", "not assessable"):
-            found.append(f"Input encoding check: {check.text}")
+            limits.append(f"Input encoding check: {check.text}")
         elif check.accuracy is None:
-            found.append(check.text)
+            limits.append(check.text)
     if report.data.domain_inferred:
-        found.append("The input schema was inferred from the data set. Correct domain.toml and audit again.")
+        limits.append("The input schema was inferred from the data set. Correct domain.toml and audit again.")
     if report.reproduction.reduced:
-        found.append(f"A quick look (budget used/default): {', '.join(report.reproduction.reduced)}.")
-    return [*found, *list_notes(report.attributes)]
+        limits.append(f"A quick look (budget used/default): {', '.join(report.reproduction.reduced)}.")
+    return [*limits, *list_notes(report.attributes)]
 
 
-def next_steps(report: Report) -> tuple[Step, ...]:
+def propose_steps(report: Report) -> tuple[Step, ...]:
     """Return up to three things to do next, the most useful first."""
-    return tuple(islice(_steps(report), STEPS))
+    return tuple(islice(_list_steps(report), MAX_STEPS))
 
 
-def realistic_pairs(attributes: Sequence[AttributeReport], most: int) -> list[Finding]:
+def select_realistic_pairs(attributes: Sequence[AttributeReport], limit: int) -> list[Finding]:
     """Return the worst pairs in which both people are plausible; the worst of all where none is."""
-    worst = list_worst_findings(attributes, most)
-    return [one for one in worst if one.is_plausible] or worst
+    worst = list_worst_findings(attributes, limit)
+    return [finding for finding in worst if finding.is_plausible] or worst
 
 
-def described(finding: Finding) -> str:
+def describe_pair(finding: Finding) -> str:
     """Return a pair in words: both decisions, whether the record is real, and how realistic it is."""
     kind = "real" if finding.is_real else "synthetic"
     return f"{kind} record: {finding.sentence} {finding.plausibility_text}".rstrip()
 
 
-def _steps(report: Report) -> list[Step]:
-    verdict, again = report.verdict, report.reproduction
+def _list_steps(report: Report) -> list[Step]:
+    verdict, reproduction = report.verdict, report.reproduction
     steps = []
-    if (replay := next((one.replay for one in list_worst_findings(report.attributes) if one.replay), None)) is not None:
+    if (
+        replay := next(
+            (attribute.replay for attribute in list_worst_findings(report.attributes) if attribute.replay), None
+        )
+    ) is not None:
         steps.append(Step("Look at the worst synthetic pair: is the difference justified?", replay))
-    if again.alternatives and any(one.depends or one.has_proxy_evidence for one in report.attributes):
-        steps.append(Step("Search for a model that is as good and less discriminatory.", again.alternatives))
-    if verdict.thresholds == "none set" and again.command:
-        proxies = all(one.leads_with_counterfactuals for one in report.attributes)  # a flip rate would be 0
+    if reproduction.alternatives and any(
+        attribute.depends or attribute.has_proxy_evidence for attribute in report.attributes
+    ):
+        steps.append(Step("Search for a model that is as good and less discriminatory.", reproduction.alternatives))
+    if verdict.thresholds == "none set" and reproduction.command:
+        proxies = all(attribute.leads_with_counterfactuals for attribute in report.attributes)  # a flip rate would be 0
         threshold = "counterfactual.excess > 5%" if proxies else "flip_rate > 1%"
-        steps.append(Step("Set a threshold for your build.", f"{again.command} --fail-if '{threshold}'"))
-    if again.export and any(one.people_found for one in report.attributes):
-        steps.append(Step("Export all findings as a table.", again.export))
-    if again.command and verdict.thresholds != "none set":
-        steps.append(Step("Audit the model again after a change.", again.command))
+        steps.append(Step("Set a threshold for your build.", f"{reproduction.command} --fail-if '{threshold}'"))
+    if reproduction.export and any(attribute.people_found for attribute in report.attributes):
+        steps.append(Step("Export all findings as a table.", reproduction.export))
+    if reproduction.command and verdict.thresholds != "none set":
+        steps.append(Step("Audit the model again after a change.", reproduction.command))
     return steps
 
 
-def _flip_rate(one: AttributeReport) -> Metric:
-    rate = next(iter((*one.data_set_rates, *one.rates.measured)), None)
+def _flip_rate_metric(attribute: AttributeReport) -> Metric:
+    rate = next(iter((*attribute.data_set_rates, *attribute.rates.measured)), None)
     if rate is None:
         return Metric("Flip rate", NOT_MEASURED, "Not measured.")
-    alone = f"{rate.alone:,} more have none" if rate.alone else ""
-    note = f"the model does not use {by(one)}" if one.is_unused else alone
+    lone_text = f"{rate.alone:,} more have none" if rate.alone else ""
+    note = f"the model does not use {list_sensitive(attribute)}" if attribute.is_unused else lone_text
     range_ = "" if rate.low == rate.high else interval_ends(rate.rate, rate.low, rate.high)
     value = f"{aligned_percents(rate.rate, rate.low, rate.high)[0]}%" if range_ else percent(rate.rate)
     return Metric("Flip rate", value, f"of {rate.people}", range_, rate.confidence, note)
 
 
-def _disparate_impact(one: AttributeReport) -> Metric:
-    name, disparity = "Disparate-impact ratio", one.disparity
+def _disparate_impact_metric(attribute: AttributeReport) -> Metric:
+    name, disparity = "Disparate-impact ratio", attribute.disparity
     if disparity is None:
         return Metric(name, NOT_MEASURED, "The model decides between no classes.")
     gap = disparity.disparate_impact
     if gap is None:
-        unset = "Set `favourable`, the outcome that people want, to compute it."
-        why = f"Not known: {disparity.unknown.get('disparate_impact', 'too few records')}."
-        return Metric(name, NOT_MEASURED, why if disparity.favourable else unset)
-    shares = {group.values: group.selection_rate for group in one.groups}
-    group = "({})" if len(one.sensitive) > 1 else "{}"  # the values of several attributes
+        remedy = "Set `favourable`, the outcome that people want, to compute it."
+        reason = f"Not known: {disparity.unknown.get('disparate_impact', 'too few records')}."
+        return Metric(name, NOT_MEASURED, reason if disparity.favourable else remedy)
+    shares = {group.values: group.selection_rate for group in attribute.groups}
+    group = "({})" if len(attribute.sensitive) > 1 else "{}"  # the values of several attributes
     rates = " versus ".join(f"{percent(shares.get(name))} of {group.format(name)}" for name in (gap.least, gap.most))
-    people = plural(sum(group.rows for group in one.groups), "record")
+    people = plural(sum(group.rows for group in attribute.groups), "record")
     of = f"the model decides '{disparity.selected}' for {rates}, of {people}"
     return Metric(name, f"{gap.value:.2f}", of, f"{gap.low:.2f}–{gap.high:.2f}", disparity.confidence)
 
 
-def _proxy_excess(one: AttributeReport) -> Metric:
-    name, found = "Proxy excess", one.counterfactual
-    if found is None:
+def _proxy_excess_metric(attribute: AttributeReport) -> Metric:
+    name, report = "Proxy excess", attribute.counterfactual
+    if report is None:
         return Metric(name, NOT_MEASURED, "No counterfactual test.")
-    effect = (found.effect.rate, found.effect.low, found.effect.high)
+    effect = (report.effect.rate, report.effect.low, report.effect.high)
     range_ = interval_ends(*effect, " pp")
-    changed = f"more decisions than by chance change if values that go with {_either(one)} change too"
-    people = f"{changed}, of {found.of:,} people"
-    chance = "" if found.claimed else "this may be chance; "
-    return Metric(name, f"{aligned_percents(*effect)[0]} pp", people, range_, found.confidence, f"{chance}{ASSUMES}")
+    changed = f"more decisions than by chance change if values that go with {_list_alternatives(attribute)} change too"
+    people = f"{changed}, of {report.of:,} people"
+    chance = "" if report.claimed else "this may be chance; "
+    return Metric(
+        name, f"{aligned_percents(*effect)[0]} pp", people, range_, report.confidence, f"{chance}{CAUSAL_REMARK}"
+    )
 
 
-def _certified(one: AttributeReport) -> Metric:
-    proved = one.proved
+def _certified_metric(attribute: AttributeReport) -> Metric:
+    proof = attribute.proved
     name = "Certified share"
-    if proved is None:
+    if proof is None:
         return Metric(name, NOT_MEASURED, "Certification was not tried.")
-    if not proved.method:
-        return Metric(name, NOT_MEASURED, proved.sentence)
-    shown = f"proved not to depend on {_either(one)}"
-    if proved.data_set is None:
-        space = f"of the declared input space ({tally(int(proved.people))} records) {shown}"
-        undecided = percent(proved.undecided.share)
-        return Metric(name, percent(proved.proved_fair.share), space, note=f"{undecided} undecided")
-    rows = proved.data_set
+    if not proof.method:
+        return Metric(name, NOT_MEASURED, proof.sentence)
+    claim = f"proved not to depend on {_list_alternatives(attribute)}"
+    if proof.data_set is None:
+        space = f"of the declared input space ({tally(int(proof.people))} records) {claim}"
+        undecided = percent(proof.undecided.share)
+        return Metric(name, percent(proof.proved_fair.share), space, note=f"{undecided} undecided")
+    rows = proof.data_set
     of = rows.of - rows.without_twin
     if not of:
         return Metric(name, NOT_MEASURED, f"None of {plural(rows.of, 'record')} in the data set has an allowed twin.")
     people = f"{plural(of, 'record')} in the data set"
-    none = f"the rules allow no twin of {rows.without_twin:,} more" if rows.without_twin else ""
+    without_twin = f"the rules allow no twin of {rows.without_twin:,} more" if rows.without_twin else ""
     undecided, flips = percent(rows.undecided.count / of), percent(rows.certified_discriminatory.count / of)
     depends = f"{flips} proved to depend" if rows.certified_discriminatory.count else ""
     if not rows.with_twin.count and rows.undecided.count:  # 0% would read as a verdict
-        note = "; ".join(filter(None, (depends, none)))
+        note = "; ".join(filter(None, (depends, without_twin)))
         return Metric(name, "Undecided", f"{undecided if depends else 'all'} of {people}", note=note)
-    note = "; ".join(filter(None, (f"{undecided} undecided", depends, none)))
-    return Metric(name, percent(rows.with_twin.share), f"of {people} {shown}", note=note)
+    note = "; ".join(filter(None, (f"{undecided} undecided", depends, without_twin)))
+    return Metric(name, percent(rows.with_twin.share), f"of {people} {claim}", note=note)
 
 
-def _either(one: AttributeReport) -> str:
-    return by(one).replace(" and ", " or ")
+def _list_alternatives(attribute: AttributeReport) -> str:
+    return list_sensitive(attribute).replace(" and ", " or ")
 
 
 def certified_sentences(report: ProofReport) -> list[str]:
@@ -224,7 +237,7 @@ def certified_sentences(report: ProofReport) -> list[str]:
         return [*rows, f"No decision was certified in {duration(report.seconds)}, for any part of {space}.", *fresh]
     shares = ("" if part.count == "0" else percent(part.share) for part in (fair, flips))
     remaining = "" if undecided.count == "0" else f"; {percent(undecided.share)} is undecided"
-    return [*rows, f"{_claim(by_name, space, *shares)}{remaining}.", *fresh]
+    return [*rows, f"{_format_claim(by_name, space, *shares)}{remaining}.", *fresh]
 
 
 def _rows_certified(rows: DataSetClaims, by_name: str, seconds: float) -> str:
@@ -237,7 +250,9 @@ def _rows_certified(rows: DataSetClaims, by_name: str, seconds: float) -> str:
         return f"No decision was certified in {duration(seconds)}, for any of {records}.{remark}"
     parts = (rows.with_twin, rows.certified_discriminatory, rows.undecided)
     fair, flips, undecided = (percent(part.count / count) if part.count else "" for part in parts)
-    return f"{_claim(by_name, records, fair, flips)}{f'; {undecided} are undecided' if undecided else ''}.{remark}"
+    return (
+        f"{_format_claim(by_name, records, fair, flips)}{f'; {undecided} are undecided' if undecided else ''}.{remark}"
+    )
 
 
 def _fresh_certified(fresh: FreshClaims, by_name: str) -> str:
@@ -246,10 +261,10 @@ def _fresh_certified(fresh: FreshClaims, by_name: str) -> str:
         f"{percent(claim.share)} (95% CI {interval_ends(claim.share, claim.low, claim.high)})"
         for claim in (fresh.certified_fair, fresh.certified_discriminatory)
     )
-    return f"{_claim(by_name, f'{fresh.of:,} realistic synthetic records, drawn after the proof', fair, flips)}."
+    return f"{_format_claim(by_name, f'{fresh.of:,} realistic synthetic records, drawn after the proof', fair, flips)}."
 
 
-def _claim(by_name: str, population: str, fair: str, flips: str) -> str:
+def _format_claim(by_name: str, population: str, fair: str, flips: str) -> str:
     """Return the shares of a population that are certified, and certified to depend; an empty one is left out."""
     if not fair:
         return f"Decisions are certified to depend on {by_name} for {flips} of {population}"
