@@ -15,7 +15,9 @@ OUT/cells, all results in OUT/results.csv; the same command resumes, also in the
 results there are. The data sets are read from the folder NEURONFAIR_DATA.
 
 Worlds whose truth is known: --worlds 100 counts how often "none found" is said where nothing can be had, and how often
-a proxy that can be left out is found (tests/planted/alternatives.py).
+a proxy that can be left out is found (tests/planted/alternatives.py). --bounds 2000 draws so many tables for each of a
+few pairs of models that are equally discriminatory, and counts how often the bound of the test part (95%) says that the
+second is less so; "percentile" and "smaller of percentile and basic" are simpler bounds, for comparison.
 """
 
 from __future__ import annotations
@@ -145,7 +147,7 @@ def measure_fairlearn(fitter: Any, other: Any, evaluator: Any, budget: int) -> d
         given = {"sensitive_features": other.table.group} if name == "ThresholdOptimizer" else {}
         selected = np.asarray(method.predict(other.table.frame[columns], random_state=0, **given)) == 1
         decided = np.where(selected, other.table.positive, 1 - other.table.positive)
-        answers = ModelAnswers(decided, None, np.zeros(len(decided), dtype=bool))
+        answers = ModelAnswers(decided, None, {})
         found[name] = {"second": [evaluator.quality_of(answers), evaluator.measured(answers)], "fits": fits[0]}
     return found
 
@@ -275,6 +277,7 @@ def main() -> None:
     parser.add_argument("--tolerance", type=float, default=0.005)
     parser.add_argument("--jobs", type=int, default=1, help="cells at the same time, with one thread each")
     parser.add_argument("--worlds", type=int, default=0, help="planted worlds of each kind, instead of data sets")
+    parser.add_argument("--bounds", type=int, default=0, help="drawn tables of each kind, instead of data sets")
     parser.add_argument("--summary", action="store_true", help="print the results there are, and search nothing")
     parser.add_argument("--out", type=Path, default=Path("out/alternatives"))
     parser.add_argument("--cell", nargs=3, metavar=("DATA", "ESTIMATOR", "SPLIT"), help=argparse.SUPPRESS)
@@ -289,6 +292,9 @@ def main() -> None:
         return
     if options.worlds:
         search_worlds(options.worlds)
+        return
+    if options.bounds:
+        check_bounds(options.bounds)
         return
     failed = 0 if options.summary else run_table(options)
     print("\n".join(summary(read_cells(options.out))))
@@ -315,6 +321,61 @@ def search_worlds(count: int) -> None:
             print(f"{kind}, world {seed}: {conclusions[-1]}", flush=True)
         better, none = conclusions.count("better"), conclusions.count("none found")
         print(f"{kind}: {count} worlds, better {better}, none found {none}")
+
+
+#: Measure, records of each group, and the share of each group that the baseline and the other model select, equally
+#: discriminatory; for error rates among the records of either label.
+EQUALLY_UNFAIR: dict[str, tuple[str, list[int], Any, Any]] = {
+    "five groups of 40, fewer selected, no gap": ("selection_gap", [40] * 5, [0.5] * 5, [0.05] * 5),
+    "five groups of 40, fewer selected": ("selection_gap", [40] * 5, [0.5] * 4 + [0.4], [0.15] * 4 + [0.05]),
+    "five groups of 20, fewer selected": ("selection_gap", [20] * 5, [0.5] * 4 + [0.3], [0.25] + [0.05] * 4),
+    "two groups of 400, fewer selected": ("selection_gap", [400] * 2, [0.5, 0.4], [0.15, 0.05]),
+    "five groups of 40, more selected, ratio 1": ("disparate_impact", [40] * 5, [0.25] * 5, [0.9] * 5),
+    "five groups of 40, more selected, ratio 0.8": (
+        "disparate_impact", [40] * 5, [0.25] * 4 + [0.2], [0.5] * 4 + [0.4],
+    ),
+    "five groups of 20, nearly all selected": ("disparate_impact", [20] * 5, [0.9] * 4 + [0.72], [0.95] * 4 + [0.76]),
+    "two groups of 600, ratio 0.4": ("disparate_impact", [600] * 2, [0.25, 0.1], [0.2, 0.08]),
+    "five groups of 80, fewer errors": (
+        "error_rates", [80] * 5, [(0.4, 0.6)] * 4 + [(0.3, 0.5)], [(0.05, 0.9)] * 4 + [(0.05, 0.8)],
+    ),
+    "two groups of 100, fewer errors": ("error_rates", [100] * 2, [(0.4, 0.6), (0.3, 0.5)], [(0.05, 0.9), (0.05, 0.8)]),
+}  # fmt: skip
+
+
+def check_bounds(count: int, confidence: float = 0.95) -> None:
+    """Count how often a lower measure is claimed where it is the same."""
+    from types import SimpleNamespace
+
+    from neuronfair.alternative_models.objectives import DRAWS, ModelAnswers, PartEvaluator
+
+    import numpy as np
+
+    def draw(sizes: Any, rates: Any, times: int, random: Any) -> tuple[Any, list[Any]]:
+        """Return what measures tables of groups, and the answers of the two models for it."""
+        group = np.repeat(np.arange(len(sizes)), np.array(sizes) * times)
+        labels = (random.random(len(group)) < 0.5).astype(int)
+        shares = [np.array([rate if isinstance(rate, tuple) else (rate, rate) for rate in side]) for side in rates]
+        decided = [(random.random(len(group)) < share[group, labels]).astype(int) for share in shares]
+        domain = SimpleNamespace(domain=SimpleNamespace(favourable="yes"))
+        table: Any = SimpleNamespace(group=group, groups=sizes, positive=1, labels=labels, data=domain)
+        return table, [ModelAnswers(side, None, {}) for side in decided]
+
+    for name, (measure, sizes, *rates) in EQUALLY_UNFAIR.items():
+        random, claims = np.random.default_rng(0), np.zeros(3)
+        for _ in range(count):
+            table, (baseline, model) = draw(sizes, rates, 1, random)
+            other, (known, _) = draw(sizes, rates, 4, random)  # the parts to fit and to choose
+            evaluator, before = (PartEvaluator(t, np.arange(len(t.group)), "accuracy", measure) for t in (table, other))
+            gain = evaluator.measure_gain(model, baseline, confidence, pair=before.find_pair(known))
+            drawn = evaluator._draw_measures(model, baseline, DRAWS)
+            percentile, opposite = np.quantile(drawn[1] - drawn[0], [1 - confidence, confidence])
+            claims += [gain.low > 0, percentile > 0, min(percentile, 2 * gain.value - opposite) > 0]
+        bound, percentile, smaller = (f"{share:.1%}" for share in claims / count)
+        print(
+            f"{measure}, {name}: {bound} (percentile {percentile}, smaller of percentile and basic {smaller})",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -28,9 +29,13 @@ def evaluator(quality: str = "accuracy", measure: str | None = None) -> PartEval
     return PartEvaluator.of(table(), "test", AlternativesSettings(quality=quality, measure=measure), None)
 
 
+def no_flips(n: int) -> dict[str, np.ndarray]:
+    return {"flip_rate": np.zeros((2, n))}
+
+
 def answers(one: PartEvaluator, decided: np.ndarray, chance: np.ndarray | None = None) -> ModelAnswers:
     chance = decided.astype(float) if chance is None else chance
-    return ModelAnswers(decided, np.stack([1 - chance, chance], 1), np.zeros(len(decided), dtype=bool))
+    return ModelAnswers(decided, np.stack([1 - chance, chance], 1), no_flips(len(decided)))
 
 
 def test_parts_share_no_record_and_hold_as_many_of_each_label_and_group() -> None:
@@ -50,16 +55,16 @@ def test_measures_by_hand() -> None:
     group, labels = one.table.group[one.rows], one.labels
     men = group == one.table.groups.index("m")
     decided = np.where(men, 1, 0)  # all men and no women are selected
-    every = one.every(answers(one, decided))
+    every = one.compute_measures(answers(one, decided))
     assert every == {"disparate_impact": 1.0, "selection_gap": 1.0, "error_rates": 1.0, "flip_rate": 0.0}
-    alike = one.every(answers(one, labels * 0 + 1))
+    alike = one.compute_measures(answers(one, labels * 0 + 1))
     assert set(alike.values()) == {0.0}
     half = decided.copy()
     half[np.flatnonzero(men)[: men.sum() // 2]] = 0
     half[np.flatnonzero(~men)[: (~men).sum() // 4]] = 1
     rates = [half[men].mean(), half[~men].mean()]
-    assert one.every(answers(one, half))["disparate_impact"] == pytest.approx(1 - min(rates) / max(rates))
-    assert one.every(answers(one, half))["selection_gap"] == pytest.approx(max(rates) - min(rates))
+    assert one.compute_measures(answers(one, half))["disparate_impact"] == pytest.approx(1 - min(rates) / max(rates))
+    assert one.compute_measures(answers(one, half))["selection_gap"] == pytest.approx(max(rates) - min(rates))
 
 
 @pytest.mark.parametrize(
@@ -101,10 +106,65 @@ def test_claims_of_less_discrimination_are_seldom_wrong() -> None:
     assert one.measure_gain(answers(one, better), answers(one, men.astype(int)), 0.95).low > 0.5
 
 
+def test_a_pair_of_groups_is_compared_with_every_pair_of_the_other_model() -> None:
+    one = evaluator(measure="selection_gap")
+    men = one.table.group[one.rows] == one.table.groups.index("m")
+    place = np.where(men, men.cumsum(), (~men).cumsum()) % 10  # in each group
+    baseline = (place < np.where(men, 8, 3)).astype(int)
+    model = (place < np.where(men, 3, 8)).astype(int)  # as far apart, the other way round
+    pair = one.find_pair(answers(one, baseline))
+    assert [one.table.groups[i] for i in pair[1:]] == ["m", "f"]
+    gain = one.measure_gain(answers(one, model), answers(one, baseline), 0.95, pair=pair)
+    assert gain.value == pytest.approx(0, abs=0.05)
+    assert gain.low < -0.1
+    alike = answers(one, (place < 5).astype(int))
+    assert one.measure_gain(alike, answers(one, baseline), 0.95, pair=pair).low > 0.1
+    assert evaluator(measure="flip_rate").find_pair(answers(one, baseline)) is None
+
+
+def test_five_small_groups_that_are_selected_less_often_are_seldom_called_fairer() -> None:
+    """Noise makes the gap of five groups larger, and more so where half of them are selected than a twentieth."""
+    draw = np.random.default_rng(3)
+    group = np.repeat(np.arange(5), 40)
+    labels = draw.integers(0, 2, len(group))
+    domain = SimpleNamespace(domain=SimpleNamespace(favourable="yes"))
+    people = SimpleNamespace(group=group, groups="abcde", positive=1, labels=labels, data=domain)
+    one = PartEvaluator(people, np.arange(len(group)), "accuracy", "selection_gap")
+    claims = np.zeros(2)
+    for _ in range(100):
+        baseline, other = (answers(one, (draw.random(len(group)) < 0.5).astype(int)) for _ in range(2))
+        model = answers(one, (draw.random(len(group)) < 0.05).astype(int))
+        with_pair = one.measure_gain(model, baseline, 0.95, 300, one.find_pair(other))
+        claims += [with_pair.low > 0, one.measure_gain(model, baseline, 0.95, 300).low > 0]
+    assert claims[0] <= 8  # 5 are allowed
+    assert claims[1] > 30  # what the bootstrap of the gap itself says
+
+
+def test_the_excess_of_flips_by_hand() -> None:
+    one = evaluator(measure="counterfactual_excess")
+    n = len(one.rows)
+
+    def flips(share: float, chance: float) -> ModelAnswers:
+        twins = np.stack([np.arange(n) < share * n, np.arange(n) < chance * n]).astype(float)
+        twins[:, -4:] = np.nan  # without a twin
+        return ModelAnswers(np.zeros(n, dtype=int), None, {"counterfactual_excess": twins})
+
+    counted = n - 4
+    assert one.measured(flips(0.25, 0.0)) == pytest.approx(0.25 * n / counted)
+    assert one.measured(flips(0.1, 0.2)) == 0  # no more than shuffled groups give
+    assert 0.2 * n / counted < one.measured(flips(0.3, 0.1)) < 0.3 * n / counted
+    gain = one.measure_gain(flips(0.0, 0.0), flips(0.25, 0.0), 0.95, pair=one.find_pair(flips(0, 0)))
+    assert gain.value == pytest.approx(0.25 * n / counted)
+    assert 0.1 < gain.low < gain.value
+    low, high = 0.25 - 1.96 * np.sqrt(0.25 * 0.75 / counted), 0.25 + 1.96 * np.sqrt(0.25 * 0.75 / counted)
+    span = one.measure_span(flips(0.25 * counted / n, 0.0), 0.95)
+    assert (span.low, span.high) == (pytest.approx(low, abs=0.03), pytest.approx(high, abs=0.03))
+
+
 def test_a_quality_that_needs_probabilities() -> None:
     one = evaluator("roc_auc")
     with pytest.raises(NeuronFairError, match="needs probabilities"):
-        one.quality_of(ModelAnswers(one.labels, None, np.zeros(len(one.labels), dtype=bool)))
+        one.quality_of(ModelAnswers(one.labels, None, no_flips(len(one.labels))))
     with pytest.raises(NeuronFairError, match="quality 'beauty'"):
         AlternativesSettings(quality="beauty")
     with pytest.raises(NeuronFairError, match="families 'magic'"):

@@ -19,13 +19,13 @@ from neuronfair.alternative_models.report import (
     regulator_text,
     sentences,
 )
-from neuronfair.alternative_models.search import BASELINE, Chance, FitLine, Searched, Shown
+from neuronfair.alternative_models.search import BASELINE, FitLine, GainChance, SearchedFits, ShownFit
 from neuronfair.alternative_models.session import AlternativesReport
 from neuronfair.measure.stats import Estimate
 
 PARAMETERS = {"leave_out": 1, "reweight": 0.5, "twins": 0.0, "threshold": 0.46, "model__C": 2.0, "model__tol": 1.0}
-BASE = Shown(BASELINE, ("sex",), Estimate(0.8, 0.78, 0.82), Estimate(0.5, 0.4, 0.6), {}, selected=0.3)
-BETTER = Shown(
+BASE = ShownFit(BASELINE, ("sex",), Estimate(0.8, 0.78, 0.82), Estimate(0.5, 0.4, 0.6), {}, selected=0.3)
+BETTER = ShownFit(
     Candidate("candidate", 1, 0, PARAMETERS),
     (),
     Estimate(0.799, 0.78, 0.82),
@@ -53,7 +53,7 @@ FOUND = AlternativesReport(
     proxies=("club", "hobby"),
     mediated=(0.6,),
     hyper={"model__C": 1.0, "model__tol": 1.0},
-    searched=Searched(
+    searched=SearchedFits(
         FitLine(BASELINE, quality=0.8, measure=0.5),
         (
             FitLine(Candidate("candidate", 0, 0, {}), error="too few"),
@@ -66,7 +66,7 @@ FOUND = AlternativesReport(
     shown=(BASE, BETTER),
     conclusion="better",
     chosen="candidate-1",
-    chance=Chance(0, 20, 0.139),
+    chance=GainChance(0, 20, 0.139),
 )
 NONE = replace(FOUND, conclusion="none found", chosen=None, shown=(BASE, replace(BETTER, better=False)))
 
@@ -116,7 +116,7 @@ def test_the_paragraph_claims_no_more_than_was_done() -> None:
     assert "Groups by sex: f and m (not compared: x (7))." in regulator_text(FOUND)
     assert "It selects 25% of the records, the model before 30%." in regulator_text(FOUND)
     assert "exists: one more random candidate may look better with a chance of up to 13.9%." in regulator_text(NONE)
-    assert "that no such model exists. " in regulator_text(replace(NONE, chance=Chance(0, 0, 1.0)))
+    assert "that no such model exists. " in regulator_text(replace(NONE, chance=GainChance(0, 0, 1.0)))
     assert "2 searches in the same folder" in regulator_text(replace(FOUND, earlier=2))
     assert "1 refits of the baseline as controls (other seeds, 90% of the rows)" in regulator_text(NONE)
     assert "lose at most 0.5 pp of accuracy" in regulator_text(NONE)

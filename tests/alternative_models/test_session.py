@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -18,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 from neuronfair import infer_domain
+from neuronfair.alternative_models import candidates
 from neuronfair.alternative_models.candidates import Candidate, CandidateFitter
 from neuronfair.alternative_models.session import AlternativesReport, _described, alternatives, list_versions
 from neuronfair.audits.inputs import ModelSource, read_input
@@ -233,6 +235,53 @@ def test_a_quality_function_of_the_users() -> None:
 def test_every_quality_and_measure(quality: str, measure: str) -> None:
     report = search(nothing_to_have(5), budget=1, quality=quality, measure=measure).report
     assert (report.quality, report.measure, report.failed) == (quality, measure, 0)
+
+
+def test_a_proxy_without_which_no_counterfactual_gets_another_decision() -> None:
+    """A tenth is undecided, and nine tenths of their twins have another club: 9 pp, and none without the club."""
+    report = search(free_proxy(0, 6_000), budget=2, tolerance=0.05, measure="counterfactual_excess").report
+    assert report.conclusion == "better"
+    before, after = report.shown[0], report.winner
+    assert before.measure.low < 0.09 < before.measure.high
+    assert report.proxies[0] == "club"
+    assert after.candidate.parameters["leave_out"] == 1
+    assert after.measure.value == pytest.approx(0, abs=0.01)
+    assert after.measure_gain.low > 0.05
+
+
+def test_what_twins_are_like_is_learned_from_the_fit_part_only(monkeypatch) -> None:
+    learned = []
+    for name in ("fit_counterfactuals", "fit_population"):
+        function = getattr(candidates, name)
+        monkeypatch.setattr(
+            candidates, name, lambda d, rows, *a, f=function, **k: learned.append(len(rows)) or f(d, rows, *a, **k)
+        )
+    for measure in ("counterfactual_excess", "plausible_flip_rate"):
+        search(nothing_to_have(0), budget=1, measure=measure, families=("hyperparameters",))
+    assert set(learned) == {600}
+    assert len(learned) == 1 + candidates.PERMUTATIONS + 1
+
+
+class MenOfTheChessClub(ClassifierMixin, BaseEstimator):
+    """Selects them, whatever it is fitted to."""
+
+    def fit(self, frame: pd.DataFrame, y: np.ndarray) -> MenOfTheChessClub:
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict(self, frame: pd.DataFrame) -> np.ndarray:
+        return np.where((frame.sex == "m") & (frame.club == "chess"), "yes", "no")
+
+
+def test_plausible_flips_leave_out_twins_that_are_not_plausible() -> None:
+    """No woman is in the chess club, so a member has no plausible twin, and only decisions for members differ."""
+    people = nothing_to_have(0, 2_000)
+    people["club"] = np.where((people.sex == "m") & (np.arange(len(people)) % 2 == 0), "chess", "golf")
+    model = MenOfTheChessClub().fit(people, people.hired)
+    report = search(people, model, budget=1, measure="plausible_flip_rate").report
+    test = report.shown[0].measures
+    assert test["flip_rate"] == pytest.approx((people.club == "chess").mean(), abs=0.04)
+    assert test["plausible_flip_rate"] == 0
 
 
 # Resumed

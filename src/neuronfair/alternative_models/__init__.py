@@ -9,7 +9,9 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.parameters import BUDGET, EXPERT, INPUT, parameter
 
 Quality = Literal["accuracy", "balanced_accuracy", "roc_auc", "log_loss"]
-Measure = Literal["disparate_impact", "selection_gap", "error_rates", "flip_rate"]
+Measure = Literal[
+    "disparate_impact", "selection_gap", "error_rates", "flip_rate", "plausible_flip_rate", "counterfactual_excess"
+]
 Family = Literal[
     "hyperparameters", "leave-out", "coarsen", "counterfactuals", "findings", "reweight", "monotone", "neurons",
     "threshold",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +17,15 @@ from scipy.stats import spearmanr
 from sklearn.metrics import mutual_info_score
 from torch import Tensor
 
-from neuronfair.alternative_models import AlternativesSettings, estimators
+from neuronfair.alternative_models import AlternativesSettings, Measure, estimators
 from neuronfair.alternative_models.estimators import Dimension, Recipe
 from neuronfair.alternative_models.objectives import Floats, ModelAnswers, PartEvaluator, QualityFunction
 from neuronfair.alternative_models.parts import Integers, SearchTable
-from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals
+from neuronfair.domain.population.counterfactuals import CounterfactualTwins, fit_counterfactuals, shuffle_groups
+from neuronfair.domain.population.model import fit_population
+from neuronfair.domain.population.plausible import with_plausible_twins
+from neuronfair.domain.table import TableDomain
+from neuronfair.domain.twins import TwinRows
 from neuronfair.errors import ModelError, NeuronFairError, one_line, require
 from neuronfair.measure.counterfactual_effect import CounterfactualSettings, CounterfactualTest
 from neuronfair.model.open import OpenedModel
@@ -33,6 +37,7 @@ MOST_PROXIES = 6  # attributes that a candidate leaves out, at most
 BINS = 10  # of a number, by which its tie to the group is computed
 COMPARED = 2_000  # records of the fit part whose twins show the mediated shares
 STARTS, STEPS = 100, 15  # of the search for findings
+TWINS, PERMUTATIONS = 4, 4  # counterfactual twins of each record and group; tables with shuffled groups
 NO_PAIRS: tuple[Any, Integers] = (None, np.empty(0, dtype=np.int64))
 NUMBERS_OF = 20  # different values from which on a number can be put into bands
 
@@ -173,6 +178,43 @@ def _signs(table: SearchTable, names: Sequence[str]) -> dict[str, int]:
     return found
 
 
+@dataclass(frozen=True)
+class TwinGuide:
+    """How the twins of a record are found that a measure compares with it: learned from the fit part only."""
+
+    plausible: TableDomain | None = None  # whose twins are the plausible ones
+    counterfactuals: tuple[CounterfactualTwins, ...] = ()  # from the groups as they are, then from shuffled ones
+
+    @staticmethod
+    def learn(table: SearchTable, measure: Measure) -> TwinGuide | None:
+        """Return what a measure needs; None for one that needs no guide."""
+        domain, rows = table.data.domain, table.data.rows[table.fit]
+        if measure == "plausible_flip_rate":
+            return TwinGuide(with_plausible_twins(domain, fit_population(domain, rows), rows))
+        if measure != "counterfactual_excess":
+            return None
+        clipped = domain.clip(rows)
+        learned = [fit_counterfactuals(domain, clipped)]
+        for number in range(PERMUTATIONS):
+            free, shuffled = shuffle_groups(domain, clipped, number)
+            learned.append(fit_counterfactuals(free, shuffled, groups=learned[0].groups))
+        return TwinGuide(counterfactuals=tuple(learned))
+
+    def draw_twins(self, domain: TableDomain, rows: Tensor) -> Iterator[Iterable[TwinRows]]:
+        """Yield counterfactual twins of records: first as their groups are, then with shuffled groups.
+
+        The model is given a twin of a shuffled group with the sensitive values of the record.
+        """
+        clipped, columns = domain.clip(rows), list(domain.sensitive_columns)
+        yield self.counterfactuals[0].draw(domain, clipped, TWINS)
+        for number, counterfactuals in enumerate(self.counterfactuals[1:]):
+            free, shuffled = shuffle_groups(domain, clipped, number)
+            drawn = list(counterfactuals.draw(free, shuffled, TWINS))
+            for twins, _ in drawn:
+                twins[..., columns] = rows[:, None, columns]
+            yield drawn
+
+
 Kind = Literal["baseline", "candidate", "control"]
 Value = int | float
 CONTROL_ROWS = 0.9  # of the fit part, of which the seed of a control draws its rows
@@ -202,7 +244,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class MadeModel:
+class FittedCandidate:
     """A fitted candidate."""
 
     estimator: Any
@@ -219,6 +261,7 @@ class CandidateFitter:
     settings: AlternativesSettings
     hints: CandidateHints | None = None  # None: baseline and controls only
     own: QualityFunction | None = None  # a quality function of the user's
+    guide: TwinGuide | None = None  # to the twins that the measure compares
 
     def __getstate__(self) -> bytes:
         """Return what another process needs; refuse an estimator that it could not load."""
@@ -243,7 +286,7 @@ class CandidateFitter:
         """The hyper-parameters that candidates vary."""
         return estimators.dimensions(self.recipe.estimator) if self.settings.tries("hyperparameters") else []
 
-    def make(self, candidate: Candidate) -> MadeModel:
+    def make(self, candidate: Candidate) -> FittedCandidate:
         """Fit a candidate to the fit part."""
         table, recipe, wanted = self.table, self.recipe, candidate.parameters
         blind = candidate.kind == "candidate" and not self.settings.allow_disparate_treatment
@@ -268,7 +311,7 @@ class CandidateFitter:
         estimator = estimators.fitted(estimator, frame, y, weights, candidate.seed)
         if (threshold := float(wanted.get("threshold", 0.5))) != 0.5:
             estimator = estimators.at_threshold(estimator, threshold, table.values, table.positive)
-        return MadeModel(estimator, columns, tuple(n for n in recipe.reads(table.sensitive) if n not in gone))
+        return FittedCandidate(estimator, columns, tuple(n for n in recipe.reads(table.sensitive) if n not in gone))
 
     @property
     def banded(self) -> tuple[str, ...]:
@@ -308,30 +351,44 @@ class CandidateFitter:
         expected = both.sum(1, keepdims=True) * both.sum(0, keepdims=True)
         return np.asarray((expected[group, label] / both[group, label]) ** power)
 
-    def answers(self, made: MadeModel, rows: Integers) -> ModelAnswers:
-        """Return a model's answers for some records."""
-        decided, scores = self._answers(made, self.table.frame.iloc[rows])
-        flips = np.zeros(len(rows), dtype=bool)
-        if made.reads:
-            codes = self.table.data.rows[rows]
-            twins, valid = self.table.data.domain.twins(codes)
-            for place in range(twins.shape[1]):
-                other = self.table.cells.of(rows, twins[:, place].numpy())
-                flips |= (self._answers(made, other)[0] != decided) & valid[:, place].numpy()
+    def answers(self, model: FittedCandidate, rows: Integers) -> ModelAnswers:
+        """Return a model's answers for some records, and for those of their twins that a measure compares."""
+        decided, scores = self._answers(model, self.table.frame.iloc[rows])
+        codes, reads = self.table.data.rows[rows], bool(model.reads)
+
+        def share_flips(families: Iterable[TwinRows], reads: bool = True) -> Floats:
+            """Return the share of each record's twins with another decision, NaN without any twin."""
+            flips, count = np.zeros(len(rows)), np.zeros(len(rows))
+            for twins, exists in families:
+                for k, valid in enumerate(exists.numpy().T):
+                    count += valid
+                    if reads:  # or no decision differs
+                        twin_decisions = self._answers(model, self.table.cells.of(rows, twins[:, k].numpy()))[0]
+                        flips += (twin_decisions != decided) & valid
+            return np.asarray(np.where(count > 0, flips / count.clip(1), np.nan))
+
+        flipped = np.nan_to_num(np.sign(share_flips([self.table.data.domain.twins(codes)], reads)))
+        flips: dict[Measure, Floats] = {"flip_rate": np.stack([flipped, np.zeros(len(rows))])}
+        if self.guide is not None and self.guide.plausible is not None:
+            flipped = np.sign(share_flips([self.guide.plausible.twins(codes)], reads))
+            flips["plausible_flip_rate"] = np.stack([flipped, np.zeros(len(rows))])
+        if self.guide is not None and self.guide.counterfactuals:
+            shares = [share_flips(families) for families in self.guide.draw_twins(self.table.data.domain, codes)]
+            flips["counterfactual_excess"] = np.stack([shares[0], np.mean(shares[1:], axis=0)])
         return ModelAnswers(decided, scores, flips)
 
-    def _answers(self, made: MadeModel, frame: Any) -> tuple[Integers, Floats | None]:
+    def _answers(self, model: FittedCandidate, frame: Any) -> tuple[Integers, Floats | None]:
         """Return the class that a model decides for each record, and the probabilities of the classes if it has any."""
         number = {value: place for place, value in enumerate(self.table.values)}
-        frame = frame[list(made.columns)]
+        frame = frame[list(model.columns)]
         try:
             with warnings.catch_warnings(action="ignore"):
-                chosen = np.asarray(made.estimator.predict(frame)).reshape(-1)
+                chosen = np.asarray(model.estimator.predict(frame)).reshape(-1)
                 decided = np.array([number[value] for value in chosen.tolist()])
-                if not hasattr(made.estimator, "predict_proba"):
+                if not hasattr(model.estimator, "predict_proba"):
                     return decided, None
-                given = np.asarray(made.estimator.predict_proba(frame), dtype=np.float64)
-            classes = [number[value] for value in np.asarray(made.estimator.classes_).tolist()]
+                given = np.asarray(model.estimator.predict_proba(frame), dtype=np.float64)
+            classes = [number[value] for value in np.asarray(model.estimator.classes_).tolist()]
         except Exception as error:  # the estimator's own code
             raise ModelError(f"the model fails on these records ({type(error).__name__}: {error})") from error
         scores = np.zeros((len(frame), len(number)))

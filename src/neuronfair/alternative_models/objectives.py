@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from scipy.stats import t as student
 from neuronfair.alternative_models import AlternativesSettings, Measure
 from neuronfair.alternative_models.parts import LEAST, Integers, SearchTable
 from neuronfair.errors import DataError, ModelError, NeuronFairError, one_line
-from neuronfair.measure.stats import Estimate, Fit
+from neuronfair.measure.stats import Estimate, Fit, excess
 from neuronfair.model.decision import Decision
 from neuronfair.model.formats import ModelFile
 from neuronfair.model.open.user_code import import_object
@@ -27,12 +27,16 @@ DRAWS = 2_000  # of the bootstrap that gives the intervals of a measure
 CHOICE_DRAWS = 200  # of the bootstrap by which candidates are chosen
 OWN_DRAWS = 200  # of the bootstrap of a quality function of the user's, which may be slow
 TINY = 1e-12
+ADDED = 0.25  # records to each count of a table from which bounds are drawn
+GROUP_MEASURES: tuple[Measure, ...] = ("disparate_impact", "selection_gap", "error_rates")
 #: What each measure says, in words.
 MEASURES: dict[Measure, str] = {
     "disparate_impact": "disparate impact (1 − ratio)",
     "selection_gap": "selection-rate difference",
     "error_rates": "equalized odds difference",
     "flip_rate": "flip rate",
+    "plausible_flip_rate": "flip rate of plausible pairs",
+    "counterfactual_excess": "counterfactual excess",
 }
 
 
@@ -40,13 +44,21 @@ MEASURES: dict[Measure, str] = {
 class ModelAnswers:
     """What a model answers for the records of a part.
 
-    `scores` are the probabilities of the classes, None for a model that gives none. `flips` says whose decision depends
-    on the sensitive attribute.
+    `scores` are the probabilities of the classes, None for a model that gives none. `flips` are by measure the share of
+    each record's twins with another decision, and the same with shuffled groups: (2, n), NaN for a record without twin.
     """
 
     decided: Integers
     scores: Floats | None
-    flips: npt.NDArray[np.bool_]
+    flips: Mapping[Measure, Floats]
+
+
+class GroupPair(NamedTuple):
+    """Two groups of which one is selected more often, for error rates among the records of a label."""
+
+    label: int
+    ahead: int
+    behind: int
 
 
 class Gain(NamedTuple):
@@ -150,40 +162,77 @@ class PartEvaluator:
 
     def measured(self, answers: ModelAnswers) -> float:
         """Return how discriminatory a model is; 0 is best."""
-        return self.every(answers)[self.measure]
+        return self.compute_measures(answers)[self.measure]
 
     def refuse_one_decision(self, answers: ModelAnswers) -> None:
         """Refuse a model that decides (nearly) alike for all: where hardly anyone is selected, no group is behind."""
-        chosen = answers.decided[self._compared] == self.table.positive
-        if min(chosen.sum(), (~chosen).sum()) < LEAST:
+        selected = answers.decided[self._compared] == self.table.positive
+        if min(selected.sum(), (~selected).sum()) < LEAST:
             raise ModelError(
-                f"it selects {chosen.sum():,} of {len(chosen):,} records, and groups are compared only where at least "
-                f"{LEAST} are selected and {LEAST} are not"
+                f"it selects {selected.sum():,} of {len(selected):,} records, and groups are compared only where at "
+                f"least {LEAST} are selected and {LEAST} are not"
             )
 
-    def every(self, answers: ModelAnswers) -> dict[Measure, float]:
-        """Return all measures of a model; the disparate-impact ratio only where the favourable outcome is known."""
+    def compute_measures(self, answers: ModelAnswers) -> dict[Measure, float]:
+        """Return the measures of a model that are known: those of groups, and of twins as far as it answered them."""
         counts = self.count_answers(answers, answers)[None].astype(np.float64).sum(-1)  # (1, groups, labels, decisions)
-        found: dict[Measure, float] = {}
-        for name in MEASURES:
-            if name == "flip_rate":
-                found[name] = float(answers.flips[self._compared].mean())
-            elif name != "disparate_impact" or self.table.data.domain.favourable is not None:
-                found[name] = float(_measure(name, counts)[0])
-        return found
+        favourable = self.table.data.domain.favourable is not None
+        names = [name for name in GROUP_MEASURES if favourable or name != "disparate_impact"]
+        measures = {name: float(_measure_groups(name, counts)[0]) for name in names}
+        for name, flips in answers.flips.items():
+            measures[name] = excess(*np.nanmean(flips[:, self._compared], axis=1).tolist())
+        return measures
 
     def measure_gain(
-        self, answers: ModelAnswers, baseline: ModelAnswers, confidence: float, draws: int = DRAWS
+        self,
+        answers: ModelAnswers,
+        baseline: ModelAnswers,
+        confidence: float,
+        draws: int = DRAWS,
+        pair: GroupPair | None = None,
     ) -> Gain:
-        """Return by how much the measure is lower than a baseline's, with a one-sided lower bound (bootstrap)."""
+        """Return by how much the measure is lower than a baseline's, with a one-sided lower bound (bootstrap).
+
+        A measure of groups needs a `pair` that other records have named; without it, the bound claims too much.
+        """
         value = self.measured(baseline) - self.measured(answers)
-        drawn = self._drawn(answers, baseline, draws)
+        drawn = self._draw_measures(answers, baseline, draws)
         change = drawn[1] - drawn[0]
-        return Gain(value, float(change.std(ddof=1)), float(np.quantile(change, 1 - confidence)))
+        low = float(np.quantile(change, 1 - confidence))
+        if pair is not None:
+            low = min(value, self._bound_gain(answers, baseline, confidence, pair))
+        return Gain(value, float(change.std(ddof=1)), low)
+
+    def find_pair(self, answers: ModelAnswers) -> GroupPair | None:
+        """Return the two groups that a model keeps furthest apart; None for a measure that compares no groups."""
+        if self.measure not in GROUP_MEASURES:
+            return None
+        rates = _rates(self.measure, self.count_answers(answers, answers)[None].astype(np.float64).sum(-1))[0]
+        pairs = [GroupPair(i, int(np.nanargmax(row)), int(np.nanargmin(row))) for i, row in enumerate(rates)]
+        return max(pairs, key=lambda pair: float(_distance(self.measure, rates[pair[:2]], rates[pair[::2]])))
+
+    def _bound_gain(self, answers: ModelAnswers, baseline: ModelAnswers, confidence: float, pair: GroupPair) -> float:
+        """Return a lower bound for how much closer together a model brings the groups than a baseline (bootstrap).
+
+        The measure is the distance of the groups that are furthest apart, which noise makes larger. But if one pair is
+        further apart under the baseline than *each* pair under the model, the measure is lower; and each of these
+        comparisons may be made at the full confidence (intersection-union test: Berger 1982), since the pair of the
+        baseline was named by other records. A quarter of a record is added to each count, or else a rate of 0 or 1
+        would be known without error.
+        """
+        drawn = self._draw_counts(answers, baseline, DRAWS, ADDED)
+        model_rates, base_rates = (_rates(self.measure, drawn.sum(axis)) for axis in (4, 3))  # (draws, labels, groups)
+        apart = _distance(self.measure, base_rates[:, pair.label, pair.ahead], base_rates[:, pair.label, pair.behind])
+        bounds = [
+            np.quantile(apart[:, None] - _distance(self.measure, ahead[:, None], rates), 1 - confidence, axis=0).min()
+            for rates in model_rates.transpose(1, 0, 2)
+            for ahead in rates.T
+        ]
+        return float(min(bounds))
 
     def measure_span(self, answers: ModelAnswers, confidence: float) -> Estimate:
         """Return the measure with its confidence interval (bootstrap)."""
-        drawn = self._drawn(answers, answers, DRAWS)[0]
+        drawn = self._draw_measures(answers, answers, DRAWS)[0]
         low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
         value = self.measured(answers)
         return Estimate(value, min(value, float(low)), max(value, float(high)))
@@ -193,41 +242,58 @@ class PartEvaluator:
         """Which records belong to a group that is compared."""
         return self.table.group[self.rows] >= 0
 
-    def _drawn(self, answers: ModelAnswers, baseline: ModelAnswers, draws: int) -> Floats:
-        """Return the measure of a model and of the baseline in tables drawn with replacement: (2, draws).
+    def _draw_measures(self, answers: ModelAnswers, baseline: ModelAnswers, draws: int) -> Floats:
+        """Return the measure of a model and of the baseline in tables drawn with replacement: (2, draws)."""
+        if self.measure in GROUP_MEASURES:
+            drawn = self._draw_counts(answers, baseline, draws)
+            return np.stack([_measure_groups(self.measure, drawn.sum(axis)) for axis in (4, 3)])
+        random = np.random.default_rng([draws, len(self.rows)])
+        flips = np.concatenate([answers.flips[self.measure], baseline.flips[self.measure]]).T[self._compared]
+        values, count = np.unique(flips[~np.isnan(flips).any(1)], axis=0, return_counts=True)  # records that are alike
+        means = random.multinomial(count.sum(), count / count.sum(), size=draws) @ values / count.sum()  # (draws, 4)
+        return np.array([[excess(*pair) for pair in means[:, start : start + 2].tolist()] for start in (0, 2)])
+
+    def _draw_counts(self, answers: ModelAnswers, baseline: ModelAnswers, draws: int, added: float = 0.0) -> Floats:
+        """Return counts of tables drawn with replacement within each group, in the shape of `count_answers`.
 
         Only counts matter: records of a group with the same label and the same two answers are alike.
         """
-        random = np.random.default_rng([draws, len(self.rows)])
-        if self.measure == "flip_rate":
-            cells = 2 * answers.flips[self._compared] + baseline.flips[self._compared]
-            shares = np.bincount(cells, minlength=4) / len(cells)
-            drawn = random.multinomial(len(cells), shares, size=draws) / len(cells)
-            return np.stack([drawn[:, 2] + drawn[:, 3], drawn[:, 1] + drawn[:, 3]])
-        counts = self.count_answers(answers, baseline)  # (groups, labels, decided, decided by the baseline)
+        random, counts = np.random.default_rng([draws, len(self.rows)]), self.count_answers(answers, baseline)
         flat = counts.reshape(len(counts), -1)
-        drawn = np.stack([random.multinomial(one.sum(), one / one.sum(), size=draws) for one in flat], 1)
-        whole = drawn.reshape(draws, *counts.shape).astype(np.float64)
-        return np.stack([_measure(self.measure, whole.sum(4)), _measure(self.measure, whole.sum(3))])
+        shares = (flat + added) / (flat + added).sum(1, keepdims=True)
+        sizes = flat.sum(1)
+        drawn = [random.multinomial(size, share, size=draws) for size, share in zip(sizes, shares, strict=True)]
+        return np.stack(drawn, 1).reshape(draws, *counts.shape).astype(np.float64)
 
     def count_answers(self, answers: ModelAnswers, baseline: ModelAnswers) -> Integers:
         """Return how many records there are by group, label, and both decisions, each positive or not."""
-        positive, kept = self.table.positive, self._compared
-        group, groups = self.table.group[self.rows][kept], len(self.table.groups)
-        sides = [(one[kept] == positive).astype(np.int64) for one in (self.labels, answers.decided, baseline.decided)]
-        place = ((group * 2 + sides[0]) * 2 + sides[1]) * 2 + sides[2]
-        return np.bincount(place, minlength=groups * 8).reshape(groups, 2, 2, 2)
+        positive, compared = self.table.positive, self._compared
+        group, groups = self.table.group[self.rows][compared], len(self.table.groups)
+        classes = (self.labels, answers.decided, baseline.decided)
+        label, decided, before = ((codes[compared] == positive).astype(np.int64) for codes in classes)
+        cells = ((group * 2 + label) * 2 + decided) * 2 + before
+        return np.bincount(cells, minlength=groups * 8).reshape(groups, 2, 2, 2)
 
 
-def _measure(name: Measure, counts: Floats) -> Floats:
-    """Return a measure of tables, given records by group, label and decision: (draws, groups, 2, 2) -> (draws,)."""
+def _rates(name: Measure, counts: Floats) -> Floats:
+    """Return how often each group is selected, for error rates by label: (draws, groups, 2, 2) -> (draws, 1|2, groups).
+
+    `counts` are records by group, label and decision. The rate of a label that a group does not have is NaN.
+    """
     if name == "error_rates":
-        of = counts.sum(3)
-        rates = np.where(of > 0, counts[..., 1] / of.clip(1), np.nan)  # (draws, groups, labels)
-        spread = np.nan_to_num(np.fmax.reduce(rates, 1) - np.fmin.reduce(rates, 1))
-        return np.asarray(spread.max(1))
-    selected = counts[..., 1].sum(2) / counts.sum((2, 3)).clip(1)
-    most, least = selected.max(1), selected.min(1)
-    if name == "selection_gap":
-        return np.asarray(most - least)
-    return np.asarray(np.where(most > 0, 1 - least / most.clip(TINY), 0.0))
+        sizes = counts.sum(3)
+        return np.where(sizes > 0, counts[..., 1] / sizes.clip(1), np.nan).transpose(0, 2, 1)
+    return np.asarray(counts[..., 1].sum(2) / counts.sum((2, 3)).clip(1))[:, None]
+
+
+def _distance(name: Measure, ahead: Floats, behind: Floats) -> Floats:
+    """Return how far a rate is behind another one."""
+    if name == "disparate_impact":
+        return np.asarray(np.where(ahead > 0, 1 - behind / ahead.clip(TINY), 0.0))
+    return np.asarray(np.nan_to_num(ahead - behind))
+
+
+def _measure_groups(name: Measure, counts: Floats) -> Floats:
+    """Return a measure of tables, given records by group, label and decision: (draws, groups, 2, 2) -> (draws,)."""
+    rates = _rates(name, counts)
+    return np.asarray(_distance(name, np.fmax.reduce(rates, 2), np.fmin.reduce(rates, 2)).max(1))

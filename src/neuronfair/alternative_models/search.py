@@ -134,7 +134,7 @@ BASELINE = Candidate("baseline", 0, 0, {})
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchedFits:
     """Everything that was fitted, and whether Ctrl-C ended it early."""
 
     baseline: FitLine
@@ -168,7 +168,7 @@ def _piece(shared: tuple[CandidateFitter, ModelAnswers], candidate: Candidate, n
 
 def run_search(
     fitter: CandidateFitter, baseline: ModelAnswers, file: SearchFile, pool: Pool, show: Progress
-) -> Searched:
+) -> SearchedFits:
     """Fit candidates and as many controls, in turn, until the budget or the time is used up.
 
     A fit that the file has already is not made again. The same budget gives the same candidates, however often the
@@ -205,7 +205,7 @@ def run_search(
             fits([Candidate.of(settings.seed, "control", number, {}) for number in numbers], controls)
     except KeyboardInterrupt:
         interrupted = True
-    return Searched(file.fits[BASELINE.name], tuple(candidates), tuple(controls), interrupted)
+    return SearchedFits(file.fits[BASELINE.name], tuple(candidates), tuple(controls), interrupted)
 
 
 class OptunaProposals:
@@ -285,7 +285,7 @@ SearchConclusion = Literal["better", "none found", "interrupted"]
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownFit:
     """A model on the test part. All intervals hold together at the confidence of the search, and so do all claims."""
 
     candidate: Candidate
@@ -300,7 +300,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Chance:
+class GainChance:
     """How likely the next candidate at random is to be better on the choose part, as far as those tried tell."""
 
     better: int
@@ -332,7 +332,7 @@ def _ratio(value: float, error: float) -> float:
     return value / error if error > 0 else math.copysign(math.inf, value) if value else 0.0
 
 
-def chosen(searched: Searched, tolerance: float, most: int, confidence: float) -> list[FitLine]:
+def chosen(searched: SearchedFits, tolerance: float, most: int, confidence: float) -> list[FitLine]:
     """Return what is measured on the test part: a few candidates of the front, and the best control.
 
     First the candidate with the most evidence, then the least discriminatory one whose quality is kept, then others of
@@ -355,7 +355,7 @@ def chosen(searched: Searched, tolerance: float, most: int, confidence: float) -
     return [*sorted(found, key=wanted.index)[:most], *best_control]
 
 
-def chance(searched: Searched, tolerance: float, confidence: float) -> Chance:
+def chance(searched: SearchedFits, tolerance: float, confidence: float) -> GainChance:
     """Return how likely one more candidate at random would be better on the choose part, with an upper bound.
 
     Only candidates that were drawn at random tell that: those that Optuna proposed depend on earlier ones.
@@ -364,47 +364,47 @@ def chance(searched: Searched, tolerance: float, confidence: float) -> Chance:
     z = float(norm.ppf(confidence))
     better = sum(f.error is None and evidence(f, tolerance) >= z for f in drawn)
     high = clopper_pearson(better, len(drawn), 2 * confidence - 1).high if drawn else 1.0  # one-sided
-    return Chance(better, len(drawn), high)
+    return GainChance(better, len(drawn), high)
 
 
-def evaluated(
-    fitter: CandidateFitter, some: Sequence[FitLine], evaluator: PartEvaluator
-) -> tuple[list[Shown], list[str]]:
+def evaluate_fits(
+    fitter: CandidateFitter, fits: Sequence[FitLine], evaluator: PartEvaluator
+) -> tuple[list[ShownFit], list[str]]:
     """Fit the baseline and some fits again, and measure them on the part of an evaluator; the baseline is first.
 
     Also returns why others could not be measured there. Each of the fits is compared with the baseline at a confidence
     divided among them (Bonferroni), so that all claims hold together. Better means: the quality is not worse than the
-    tolerance, and the measure is lower.
+    tolerance, and the measure is lower. The other parts say by which two groups of the baseline that is decided.
     """
-    settings, results, failures = fitter.settings, list[Shown](), list[str]()
-    each = 1 - (1 - settings.confidence) / max(1, len(some))
-    both = 1 - (1 - settings.confidence) / (2 * len(some) + 2)  # two intervals for each model
-    first: ModelAnswers | None = None
-    for candidate in (BASELINE, *(one.candidate for one in some)):
+    settings, table, results, failures = fitter.settings, fitter.table, list[ShownFit](), list[str]()
+    claim_level = 1 - (1 - settings.confidence) / max(1, len(fits))
+    span_level = 1 - (1 - settings.confidence) / (2 * len(fits) + 2)  # two intervals for each model
+    model = fitter.make(BASELINE)
+    baseline, other_rows = fitter.answers(model, evaluator.rows), np.concatenate([table.fit, table.choose])
+    pair = replace(evaluator, rows=other_rows).find_pair(fitter.answers(model, other_rows))
+    for candidate in (BASELINE, *(fit.candidate for fit in fits)):
         try:
-            made = fitter.make(candidate)
-            answers = fitter.answers(made, evaluator.rows)
-            spans = evaluator.quality_span(answers, both), evaluator.measure_span(answers, both)
-            selected = float((answers.decided == fitter.table.positive).mean())
-            shown = Shown(candidate, made.reads, *spans, evaluator.every(answers), selected=selected)
-            if first is None:
-                first = answers
-            else:
+            model = model if candidate is BASELINE else fitter.make(candidate)
+            answers = fitter.answers(model, evaluator.rows)
+            spans = evaluator.quality_span(answers, span_level), evaluator.measure_span(answers, span_level)
+            selected = float((answers.decided == table.positive).mean())
+            result = ShownFit(candidate, model.reads, *spans, evaluator.compute_measures(answers), selected=selected)
+            if candidate is not BASELINE:
                 evaluator.refuse_one_decision(answers)
-                quality = evaluator.quality_gain(answers, first, each)
-                less = evaluator.measure_gain(answers, first, each)
+                quality = evaluator.quality_gain(answers, baseline, claim_level)
+                less = evaluator.measure_gain(answers, baseline, claim_level, pair=pair)
                 better = quality.low > -settings.tolerance and less.low > 0
-                shown = replace(shown, quality_gain=quality, measure_gain=less, better=better)
+                result = replace(result, quality_gain=quality, measure_gain=less, better=better)
         except NeuronFairError as error:
-            if first is None:
+            if candidate is BASELINE:
                 raise
             failures.append(f"{candidate.name.capitalize()} could not be measured on the test part: {one_line(error)}.")
         else:
-            results.append(shown)
+            results.append(result)
     return results, failures
 
 
-def best_of(shown: Sequence[Shown], allow_disparate_treatment: bool) -> Shown | None:
+def best_of(shown: Sequence[ShownFit], allow_disparate_treatment: bool) -> ShownFit | None:
     """Return the least discriminatory of those that are better and may be proposed; None if there is none.
 
     A control may be better and still read the sensitive attribute, as the baseline does.

@@ -17,22 +17,22 @@ import torch
 
 from neuronfair import __version__
 from neuronfair.alternative_models import AlternativesSettings, Measure, estimators
-from neuronfair.alternative_models.candidates import CandidateFitter, MadeModel, learn_hints
+from neuronfair.alternative_models.candidates import CandidateFitter, FittedCandidate, TwinGuide, learn_hints
 from neuronfair.alternative_models.estimators import NetworkClassifier
 from neuronfair.alternative_models.objectives import MEASURES, QualityFunction
 from neuronfair.alternative_models.parts import SearchTable, search_table
 from neuronfair.alternative_models.search import (
     BASELINE,
     FILE,
-    Chance,
+    GainChance,
     SearchConclusion,
-    Searched,
+    SearchedFits,
     SearchFile,
-    Shown,
+    ShownFit,
     best_of,
     chance,
     chosen,
-    evaluated,
+    evaluate_fits,
     front,
     measure,
     run_search,
@@ -81,12 +81,12 @@ class AlternativesReport:
     proxies: tuple[str, ...]  # attributes that candidates leave out, in this order
     mediated: tuple[float, ...]  # share of the effect of the sensitive attribute that the first proxies mediate
     hyper: Mapping[str, float]  # hyper-parameters of the baseline that candidates vary
-    searched: Searched  # all fits, on the choose part
+    searched: SearchedFits  # all fits, on the choose part
     front: tuple[str, ...]  # candidates that no other beats in both quality and measure, on the choose part
-    shown: tuple[Shown, ...]  # on the test part, the baseline first; empty after an interruption
+    shown: tuple[ShownFit, ...]  # on the test part, the baseline first; empty after an interruption
     conclusion: SearchConclusion  # whether an alternative was found
     chosen: str | None  # the model that is proposed
-    chance: Chance  # for how many more candidates would bring
+    chance: GainChance  # for how many more candidates would bring
     notes: tuple[str, ...] = ()
     earlier: int = 0  # searches in the same folder that used other test parts before
     files: Mapping[str, str] = field(default_factory=dict)  # models by their names
@@ -97,7 +97,7 @@ class AlternativesReport:
         return sum(one.error is not None for one in self.searched.candidates)
 
     @property
-    def winner(self) -> Shown | None:
+    def winner(self) -> ShownFit | None:
         """The model that is proposed, on the test part."""
         return next((one for one in self.shown if one.candidate.name == self.chosen), None)
 
@@ -176,7 +176,7 @@ class Alternatives:
         opened = _opened(table, self.find_model(name))
         return run(opened, data, settings=AuditSettings.quick(seed=self.report.settings.seed), progress=progress).report
 
-    def find_model(self, name: str) -> MadeModel:
+    def find_model(self, name: str) -> FittedCandidate:
         """Return a fit by its name, with the columns that it is given."""
         found = self.file.fits.get(name)
         if found is None or found.error is not None:
@@ -293,6 +293,7 @@ def run_alternatives(fitter: CandidateFitter, notes: Sequence[str], file: Search
     """Do the whole work."""
     table, settings = fitter.table, fitter.settings
     show("Fitting the baseline", 0, None)
+    fitter = replace(fitter, guide=TwinGuide.learn(table, fitter.evaluator("choose").measure))
     made = fitter.make(BASELINE)
     evaluator = fitter.evaluator("choose")
     answers = fitter.answers(made, evaluator.rows)
@@ -310,12 +311,12 @@ def run_alternatives(fitter: CandidateFitter, notes: Sequence[str], file: Search
     fitter = replace(fitter, hints=learned)
     pool = Serial() if settings.workers == 1 else Processes(settings.workers)
     searched = run_search(fitter, answers, file, pool, show)
-    shown, failures = list[Shown](), list[str]()
+    shown, failures = list[ShownFit](), list[str]()
     if not searched.interrupted:
         show("Measuring on the test part", 0, None)
         some = chosen(searched, settings.tolerance, settings.shown, settings.confidence)
         file.touch_test((BASELINE.name, *(one.candidate.name for one in some)))
-        shown, failures = evaluated(fitter, some, fitter.evaluator("test"))
+        shown, failures = evaluate_fits(fitter, some, fitter.evaluator("test"))
     target, best = table.data.domain.target, best_of(shown, settings.allow_disparate_treatment)
     assert target is not None
     report = AlternativesReport(
@@ -347,7 +348,7 @@ def run_alternatives(fitter: CandidateFitter, notes: Sequence[str], file: Search
     return Alternatives(report, fitter, file)
 
 
-def _opened(table: SearchTable, made: MadeModel) -> OpenedModel:
+def _opened(table: SearchTable, made: FittedCandidate) -> OpenedModel:
     """Return a fitted model ready for an audit, by the records of the fit part."""
     data = table.data.take(torch.from_numpy(table.fit))
     if isinstance(made.estimator, NetworkClassifier):
