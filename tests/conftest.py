@@ -26,7 +26,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.model import train as training
 from neuronfair.proof import session
 from neuronfair.searches import campaign
-from neuronfair.testing.cases import PEOPLE
+from neuronfair.testing.cases import CENSUS as PEOPLE
 
 pytest_plugins = "pytester"  # to test our own pytest plugin
 

@@ -17,7 +17,7 @@ from neuronfair.model.open import wrap_model
 from neuronfair.model.open.opened import OpenedModel
 from neuronfair.model.train import train
 from neuronfair.model.training_loop import TrainingSettings
-from neuronfair.testing.cases import PEOPLE, random_module, uniform_rows
+from neuronfair.testing.cases import CENSUS, random_module, uniform_rows
 
 import torch
 
@@ -159,7 +159,7 @@ def drawn_score(quick: bool) -> Case:
 
 
 def _random(quick: bool, outputs: int, decision: Decision, sensitive: tuple[str, ...], seed: int) -> Case:
-    people = parse_domain(PEOPLE)
+    people = parse_domain(CENSUS)
     rows = uniform_rows(people, 2000)
     data = Dataset("people", people, rows, torch.full((len(rows),), -1))
     if quick:

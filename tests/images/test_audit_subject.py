@@ -213,7 +213,7 @@ def walked(name: str, domain: ImageDomain, parts: list[list[int]], seed: int = 0
     noted = Noted(**vars(walk))
     budget = Budget(STEPS, findings_per_seed=1)
     found = [
-        run_phase(context, noted, domain.rows(numbers), budget=budget, origin=numbers, seen=seen).findings
+        run_phase(context, noted, domain.rows(numbers), budget=budget, origin=numbers, key_set=seen).findings
         for numbers in map(torch.tensor, parts)
     ]
     return Findings.join(found), torch.cat(asked)

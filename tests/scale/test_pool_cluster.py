@@ -72,7 +72,7 @@ def whole(tmp_path_factory, machines) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            campaign, "PhaseRecording", lambda *given, **said: shard_runner.PhaseRecording(*given, every=3, **said)
+            campaign, "PhaseRecording", lambda *given, **said: shard_runner.PhaseRecording(*given, interval=3, **said)
         )
         searched(folder, campaign.in_one_piece)
     return folder

@@ -156,9 +156,9 @@ def test_people_are_counted_once_whatever_their_sensitive_value():
 
 def test_people_of_an_earlier_phase_do_not_count_again():
     seen = KeySet()
-    run([[INSIDE, OUTSIDE]], Budget(steps=1), seen=seen)
+    run([[INSIDE, OUTSIDE]], Budget(steps=1), key_set=seen)
     assert len(seen) == 2
-    result = run([[INSIDE, OUTSIDE, ALSO_INSIDE]], Budget(steps=1), seen=seen)
+    result = run([[INSIDE, OUTSIDE, ALSO_INSIDE]], Budget(steps=1), key_set=seen)
     assert (len(result.findings), result.findings.tried, result.findings.evaluated) == (1, 1, 3)
 
 
@@ -182,8 +182,8 @@ def test_the_twin_of_a_finding_is_decided_otherwise():
 def test_whoever_was_beyond_the_budget_may_count_in_a_later_phase():
     seen = KeySet()
     path = [[OUTSIDE, INSIDE, ALSO_INSIDE]]
-    run(path, Budget(steps=1, instances=2), seen=seen)
-    result = run(path, Budget(steps=1), seen=seen)
+    run(path, Budget(steps=1, instances=2), key_set=seen)
+    result = run(path, Budget(steps=1), key_set=seen)
     assert result.findings.rows.tolist() == [ALSO_INSIDE]
 
 
@@ -301,7 +301,7 @@ PREPARED: dict[str, Method] = {}
 def ready(name: str) -> Method:
     if name not in PREPARED:
         method = TESTED[name]
-        PREPARED[name] = method.prepared(WORLD)[0] if isinstance(method, Frontier) else method
+        PREPARED[name] = method.prepare(WORLD)[0] if isinstance(method, Frontier) else method
     return PREPARED[name]
 
 
@@ -309,7 +309,7 @@ def explore(name: str, *, every: int = 7, **options) -> tuple[PhaseResult, list[
     saved: list[Checkpoint] = []
     seeds = options.pop("seeds", SEEDS)
     return run_phase(
-        WORLD, ready(name), seeds, budget=BUDGET, recording=PhaseRecording(saved.append, every=every), **options
+        WORLD, ready(name), seeds, budget=BUDGET, recording=PhaseRecording(saved.append, interval=every), **options
     ), saved
 
 
@@ -345,7 +345,7 @@ def test_seeds_in_two_batches_find_the_same_people(name):
     whole = explore(name)[0].findings
     seen = KeySet()
     parts = [
-        explore(name, seeds=SEEDS[part], origin=part, seen=seen)[0].findings
+        explore(name, seeds=SEEDS[part], origin=part, key_set=seen)[0].findings
         for part in (torch.arange(35, 60), torch.arange(0, 35))
     ]
     both = Findings.join(parts)
@@ -421,7 +421,7 @@ def planted_search(
     profile = interpret(networks.network(module, domain), domain, seeds)
     context = networks.context(module, domain, profile=profile, decision=decision)
     method = TESTED[name]
-    method = method.prepared(context)[0] if isinstance(method, Frontier) else method
+    method = method.prepare(context)[0] if isinstance(method, Frontier) else method
     return domain, run_phase(context, method, seeds, budget=Budget(steps=60)).findings
 
 
@@ -442,7 +442,7 @@ def test_guided_search_needs_a_fifth_of_the_rows_that_random_search_needs(name):
     context = networks.context(module, domain, profile=profile)
     seeds = rows[:400]
     if name == "frontier":
-        method = Frontier().prepared(context)[0]  # the rows of its pilot count too
+        method = Frontier().prepare(context)[0]  # the rows of its pilot count too
         found = run_phase(context, method, seeds[:100], budget=Budget(steps=200)).findings
     else:
         first = run_phase(context, NeuronFair(), seeds, budget=Budget(steps=40, findings_per_seed=1)).findings
@@ -504,7 +504,7 @@ def test_rejected_hits_do_not_count_after_an_interruption():
     path = [[DOUBTFUL, OUTSIDE], [ALSO_DOUBTFUL, OUTSIDE], [INSIDE, OUTSIDE], [ALSO_INSIDE, OUTSIDE]]
     saved: list[Checkpoint] = []
     budget = Budget(steps=4, findings_per_seed=2)
-    whole = rounded(path, budget, recording=PhaseRecording(saved.append, every=2))
+    whole = rounded(path, budget, recording=PhaseRecording(saved.append, interval=2))
     assert ([at.t for at in saved], saved[0].findings.rejected) == ([2, 4, 4], 2)
     again = rounded(path, budget, recording=PhaseRecording(resume=saved[0]))
     for result in (whole, again):

@@ -65,7 +65,7 @@ def test_an_error_beside_is_raised_by_the_next_piece_or_at_the_end():
 def test_walkers_are_written_as_they_were():
     """The search goes on only when the checkpoint before last is done: by then the chains have been overwritten."""
     parts: list[Checkpoint] = []
-    run_phase(WORLD, Counting(), SEEDS, budget=Budget(9), recording=PhaseRecording(parts.append, every=2))
+    run_phase(WORLD, Counting(), SEEDS, budget=Budget(9), recording=PhaseRecording(parts.append, interval=2))
     assert [part.t for part in parts] == [2, 4, 6, 8, 9]
     for part in parts:
         assert (part.state["steps"] == part.t).all()
@@ -84,7 +84,7 @@ def test_a_checkpoint_that_fails_ends_the_search():
             Counting(),
             SEEDS,
             budget=Budget(100),
-            recording=PhaseRecording(full, every=2),
+            recording=PhaseRecording(full, interval=2),
             progress=lambda t, *_: steps.append(t),
         )
     assert steps[-1] <= 4
@@ -101,8 +101,8 @@ def test_a_black_box_is_asked_by_one_thread_alone():
         threads.add(threading.get_ident())
 
     context = SearchContext(BlackBox(ask, WORLD.domain), WORLD.domain, WORLD.decision, WORLD.draws)
-    result = run_phase(context, Counting(), SEEDS, budget=Budget(9), recording=PhaseRecording(written, every=2))
+    result = run_phase(context, Counting(), SEEDS, budget=Budget(9), recording=PhaseRecording(written, interval=2))
     assert result.finding_count > 0
     assert threads == {threading.get_ident()}
-    run_phase(WORLD, Counting(), SEEDS, budget=Budget(9), recording=PhaseRecording(written, every=2))
+    run_phase(WORLD, Counting(), SEEDS, budget=Budget(9), recording=PhaseRecording(written, interval=2))
     assert len(threads) == 2

@@ -24,7 +24,7 @@ from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.method import SearchContext, State
 from neuronfair.searches.methods.aequitas import Uniform
-from neuronfair.searches.stepping import Chains, stepper
+from neuronfair.searches.stepping import Chains, make_stepper
 from neuronfair.store.run import Run
 from tests.planted import networks
 from tests.store.runs import DOMAIN_OF_RUN, ROWS, make_manifest, planted, untimed
@@ -184,11 +184,11 @@ def test_where_a_fork_is_not_safe_one_process_does_all(monkeypatch, teams):
     assert forked.can_fork()
     bar.join()
     context = networks.context(networks.one_biased_neuron(), DOMAIN_OF_RUN)
-    assert forked.team_size(context, 40, 1000, 2) == 2
-    assert forked.team_size(context, 19, 1000, 2) == 1
-    assert forked.team_size(context, 40, 0, 2) == 1
+    assert forked.choose_team_size(context, 40, 1000, 2) == 2
+    assert forked.choose_team_size(context, 19, 1000, 2) == 1
+    assert forked.choose_team_size(context, 40, 0, 2) == 1
     function = BlackBox(lambda rows: rows[:, :2].float(), context.network.encoding)
-    assert forked.team_size(replace(context, network=function), 40, 1000, 2) == 1
+    assert forked.choose_team_size(replace(context, network=function), 40, 1000, 2) == 1
     work = forked._work
 
     def late(*given) -> None:
@@ -216,7 +216,7 @@ def test_a_process_does_what_is_ordered_and_nothing_else():
     context = networks.context(networks.one_biased_neuron(), DOMAIN_OF_RUN)
     rows = ROWS[:20]
     state = {name: torch.arange(20) for name in ("origin", "place")} | {"rows": rows, "found": torch.zeros(20).long()}
-    shares = [Chains(stepper(context, Uniform(), exact=False, even=True), state, 0) for _ in range(2)]
+    shares = [Chains(make_stepper(context, Uniform(), exact=False, even=True), state, 0) for _ in range(2)]
     (theirs, orders), (results, answers) = Pipe(duplex=False), Pipe(duplex=False)
     for order in ((3, False), (5, False), (3, True)):
         orders.send(order)
@@ -227,7 +227,7 @@ def test_a_process_does_what_is_ordered_and_nothing_else():
     assert (first.sizes, second.sizes, chains.end) == ([20] * 3, [20] * 2, 3)
     assert first.forward == 3 * 20 * 2
     expected = [step for _ in range(3) for _, step in shares[1].advance()]
-    found = forked._unpacked(first)
+    found = forked._unpack_block(first)
     for one, other in zip(found, expected, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
     assert all(torch.equal(torch.from_numpy(chains.state[name]), x) for name, x in shares[1].state().items())

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronfair.searches import keys as module
-from neuronfair.searches.keys import KeySet, among, is_sampled_miss
+from neuronfair.searches.keys import KeySet, are_among, is_sampled_miss
 
 SOME = st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1)
 
@@ -42,7 +42,7 @@ def test_each_chain_knows_its_own_last_keys_only(monkeypatch):
     recent[0, 15], keys[0, 4] = 2**62, 2**62
     keys[1, 0] = 2**62  # met by another chain
     expected = [[key in last for key in asked] for last, asked in zip(recent.tolist(), keys.tolist(), strict=True)]
-    assert among(recent, keys).tolist() == expected
+    assert are_among(recent, keys).tolist() == expected
     assert expected[0][4]
     assert not expected[1][0]
 

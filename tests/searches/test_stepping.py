@@ -14,8 +14,8 @@ from neuronfair.searches import stepping as slicing
 from neuronfair.searches.engine import Budget, run_phase
 from neuronfair.searches.keys import KeySet
 from neuronfair.searches.methods import METHODS, Setting
-from neuronfair.searches.stepping import joined, slices
-from neuronfair.testing import LINES, STEPS, explore, shared_phase
+from neuronfair.searches.stepping import join_states, slice_chains
+from neuronfair.testing import FINDING_FIELDS, STEPS, cached_phase, run_spied
 from neuronfair.testing.cases import COUNTERFACTUAL, case
 from tests.planted import networks
 
@@ -28,29 +28,29 @@ def hold(monkeypatch, domain: TableDomain, chains: int) -> None:
 def test_slices_hold_all_walkers_in_their_order(monkeypatch):
     domain = networks.sex_and_race()  # families of ten
     state = {"origin": torch.arange(7), "rows": torch.arange(14).view(7, 2)}
-    assert slices(domain, state) == [state]
+    assert slice_chains(domain, state) == [state]
     monkeypatch.setattr(slicing, "RECORDS_HELD", {"cpu": 39})
-    parts = slices(domain, state)
+    parts = slice_chains(domain, state)
     assert [part["origin"].tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6]]
     assert parts[2]["rows"].tolist() == [[12, 13]]
-    assert all(torch.equal(joined(parts)[name], state[name]) for name in state)
+    assert all(torch.equal(join_states(parts)[name], state[name]) for name in state)
     monkeypatch.setattr(slicing, "RECORDS_HELD", {"cpu": 1})  # one family at least
-    assert len(slices(domain, state)) == 7
+    assert len(slice_chains(domain, state)) == 7
 
 
 def assert_same(found, other) -> None:
-    for line in LINES:
+    for line in FINDING_FIELDS:
         assert torch.equal(getattr(found.findings, line), getattr(other.findings, line)), line
     for figure in ("tried", "evaluated", "rejected"):
         assert getattr(found.findings, figure) == getattr(other.findings, figure)
-    assert (found.stop, found.found) == (other.stop, other.found)
+    assert (found.stop, found.finding_count) == (other.stop, other.finding_count)
 
 
 @pytest.mark.parametrize("name", ["neuronfair-plus", "frontier-free", "expga"])
 def test_a_method_finds_the_same_in_slices(name, monkeypatch):
-    whole, _ = shared_phase(name, "pair", "local")
+    whole, _ = cached_phase(name, "pair", "local")
     hold(monkeypatch, case("pair").domain, 3)
-    parts, spy = explore(name, "pair", "local")
+    parts, spy = run_spied(name, "pair", "local")
     assert [len(rows) for _, rows in spy.proposed[:3]] == [3, 3, 2]
     assert len(whole.findings) > 0
     assert_same(whole, parts)
@@ -59,9 +59,9 @@ def test_a_method_finds_the_same_in_slices(name, monkeypatch):
 @pytest.mark.parametrize("budget", [Budget(STEPS, instances=20), Budget(STEPS, findings_per_seed=2)])
 @pytest.mark.parametrize("where", ["people", "score", COUNTERFACTUAL])
 def test_budgets_are_kept_in_slices(budget, where, monkeypatch):
-    whole, _ = explore("aequitas", where, "local", budget)
+    whole, _ = run_spied("aequitas", where, "local", budget)
     hold(monkeypatch, case(where).domain, 3)
-    assert_same(whole, explore("aequitas", where, "local", budget)[0])
+    assert_same(whole, run_spied("aequitas", where, "local", budget)[0])
 
 
 class Largest(TorchDispatchMode):

@@ -18,7 +18,7 @@ from tests.store.runs import DOMAIN_OF_RUN, PLAN, killed_at, make_manifest
 def small_steps():
     """A checkpoint every three steps, a short pilot, and no waiting for what is not tested here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(campaign, "PhaseRecording", partial(engine.PhaseRecording, every=3))
+        patch.setattr(campaign, "PhaseRecording", partial(engine.PhaseRecording, interval=3))
         patch.setattr(frontier, "PILOT_STEPS", 3)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)

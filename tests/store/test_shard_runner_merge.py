@@ -21,7 +21,7 @@ from neuronfair.model.profile import interpret
 from neuronfair.searches import engine
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording
 from neuronfair.searches.findings import Findings
-from neuronfair.searches.keys import DOUBTFUL, FOUND, MISS, REJECTED, KeySet, evaluated_lines, is_sampled_miss
+from neuronfair.searches.keys import DOUBTFUL, FOUND, MISS, REJECTED, KeySet, encode_lines, is_sampled_miss
 from neuronfair.searches.method import SearchContext, StepSizes
 from neuronfair.searches.methods import METHODS, Setting
 from neuronfair.store import shard_runner as merge
@@ -66,14 +66,14 @@ def run_phase(
     rules = METHODS[method].make(Setting(context, KeySet(), 100))
     rows, origin = (SEEDS, torch.arange(len(SEEDS))) if starts is None else (starts.rows, starts.origin)
     here = share or slice(0, len(rows))
-    recording = replace(recording, every=EVERY, first_chain=here.start, chains=len(rows))
+    recording = replace(recording, interval=EVERY, first_chain=here.start, chains=len(rows))
     return engine.run_phase(
         replace(context, draws=Draws(3, phase)),
         rules.first if starts is None else rules.local,
         rows[here],
         budget=Budget(6, findings_per_seed=1) if starts is None else Budget(12),
         origin=origin[here],
-        seen=seen,
+        key_set=seen,
         recording=recording,
     )
 
@@ -186,7 +186,7 @@ def made_up(
         plausibility=torch.zeros(len(scores)),
     )
     state = {"place": torch.arange(2)}
-    return Checkpoint(t, state, findings, evaluated_lines(keys, *at.T, chains, kind), 1.0, stop)
+    return Checkpoint(t, state, findings, encode_lines(keys, *at.T, chains, kind), 1.0, stop)
 
 
 def test_checkpoints_at_other_steps_are_put_together(tmp_path):

@@ -11,7 +11,7 @@ from torch import Tensor
 from neuronfair import NeuronFairError
 from neuronfair.domain.table import TableDomain
 from neuronfair.methods import METHODS, Evaluation, MethodEntry, Phases, SearchContext, State, draw_column
-from neuronfair.testing import CHECKS, a_fresh_process_finds_the_same, check_method, full_search
+from neuronfair.testing import CHECKS, a_fresh_process_finds_the_same, check_method, run_search
 
 IN_THIS_PROCESS = [check for check in CHECKS if check.function is not a_fresh_process_finds_the_same]
 
@@ -38,7 +38,7 @@ def test_a_fresh_process_finds_the_same():
 @pytest.mark.parametrize("name", [name for name, entry in METHODS.items() if entry.boundary])
 def test_a_method_that_walks_to_a_boundary_is_refused_for_a_tolerance(name):
     with pytest.raises(NeuronFairError, match=f"'{name}' moves to a boundary; a tolerance has none.*frontier"):
-        full_search(name, "score")
+        run_search(name, "score")
 
 
 @dataclass(frozen=True)

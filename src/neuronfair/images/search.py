@@ -176,7 +176,7 @@ def search_images(
     parts = [Findings.empty(domain, network.outputs)]
     seconds, seed_count = 0.0, 0
     for batch in torch.split(seeds, settings.chains or (128 if domain.device.type == "cpu" else 512)):
-        result = run_phase(context, rule, domain.rows(batch), budget=budget, origin=batch, seen=evaluated)
+        result = run_phase(context, rule, domain.rows(batch), budget=budget, origin=batch, key_set=evaluated)
         if result.stop == "interrupted":
             raise KeyboardInterrupt
         parts.append(result.findings)

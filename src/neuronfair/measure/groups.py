@@ -198,7 +198,7 @@ def learn_subgroups(
         views = [_restrict_domain(domain, cuts) for cuts in rules]
         sources = [(view, "domain", view.count / domain.count) for view in views]
     else:
-        sources = [(domain, *drawn) for drawn in _draw_records_that_meet(population, rules, samples, generator)]
+        sources = [(domain, *match) for match in _draw_records_that_meet(population, rules, samples, generator)]
     result = []
     for number, (cuts, (view, population_source, share)) in enumerate(zip(rules, sources, strict=True)):
         if not share:  # no record meets it

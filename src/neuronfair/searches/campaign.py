@@ -212,7 +212,7 @@ class PhaseTask:
     starts: Tensor
     budget: Budget
     origin: Tensor | None = None  # 0, 1, … by default
-    seen: KeySet | None = None  # records evaluated before, except in earlier phases that were run elsewhere
+    key_set: KeySet | None = None  # records evaluated before, except in earlier phases that were run elsewhere
     keep: bool = True  # False: a control, whose findings are only counted
     recorder: Recorder | None = None
     progress: PieceProgress | None = None
@@ -235,7 +235,7 @@ def in_one_piece(task: PhaseTask, workers: int = 1) -> PhaseResult:
         task.starts,
         budget=task.budget,
         origin=task.origin,
-        seen=task.seen,
+        key_set=task.key_set,
         recording=recording,
         progress=task.progress,
     )

@@ -24,21 +24,21 @@ from neuronfair.progress import PieceProgress, record_interruption
 from neuronfair.scale.tasks import one_torch_thread
 from neuronfair.searches.evaluate import not_finite
 from neuronfair.searches.findings import Findings, FindingsSummary
-from neuronfair.searches.forked import ForkedChains, forked, team_size
+from neuronfair.searches.forked import ForkedChains, choose_team_size, fork_chains
 from neuronfair.searches.keys import (
     DOUBTFUL,
     FOUND,
     MISS,
     REJECTED,
     KeySet,
-    evaluated_lines,
+    encode_lines,
     is_sampled_miss,
     keys_of,
     kind_of,
     with_kind,
 )
 from neuronfair.searches.method import Method, SearchContext, State
-from neuronfair.searches.stepping import Chains, EvaluatedStep, differ_exactly, stepper
+from neuronfair.searches.stepping import Chains, EvaluatedStep, differ_exactly, make_stepper
 
 Stop = Literal["steps", "instances", "seconds", "walkers", "interrupted"]
 
@@ -87,8 +87,8 @@ class Checkpoint:
 class PhaseRecording:
     """What is recorded of a phase, and where it resumes."""
 
-    checkpoint: Callable[[Checkpoint], None] | None = None  # called every `every` steps, and at the end
-    every: int = 50
+    checkpoint: Callable[[Checkpoint], None] | None = None  # called every `interval` steps, and at the end
+    interval: int = 50
     resume: Checkpoint | None = None  # holds all findings and keys up to it
     keep: bool = True  # False: findings are confirmed and counted, but not kept
     first_chain: int = 0  # the place of the first chain that is run here, among all of the phase
@@ -112,8 +112,8 @@ class PhaseResult:
         if earlier is None:
             return self
         findings = Findings.join([earlier.findings, self.findings])
-        found, seconds = earlier.finding_count + self.finding_count, earlier.seconds + self.seconds
-        return replace(self, findings=findings, finding_count=found, seconds=seconds)
+        finding_count, seconds = earlier.finding_count + self.finding_count, earlier.seconds + self.seconds
+        return replace(self, findings=findings, finding_count=finding_count, seconds=seconds)
 
     @staticmethod
     def not_run(context: SearchContext) -> PhaseResult:
@@ -128,18 +128,19 @@ def run_phase(
     *,
     budget: Budget,
     origin: Tensor | None = None,
-    seen: KeySet | None = None,
+    key_set: KeySet | None = None,
     recording: PhaseRecording | None = None,
     progress: PieceProgress | None = None,
 ) -> PhaseResult:
     """Run one search chain from every seed and return the discriminatory instances that they find.
 
     All chains advance together. `origin` numbers the seeds (0, 1, … by default): the path of a chain depends on its
-    number and its seed only, so a search may be split into batches. `seen` holds the records of earlier phases, which
-    do not count again. Every finding is evaluated a second time, in float64, before it retires a chain, counts for the
-    budget, is returned or saved. Ctrl-C ends the phase and keeps its findings; a second Ctrl-C aborts it.
+    number and its seed only, so a search may be split into batches. `key_set` holds the records of earlier phases,
+    which do not count again. Every finding is evaluated a second time, in float64, before it retires a chain, counts
+    for the budget, is returned or saved. Ctrl-C ends the phase and keeps its findings; a second Ctrl-C aborts it.
     """
-    run = PhaseRun(context, method, seeds, origin, budget=budget, seen=seen, recording=recording or PhaseRecording())
+    recording = recording or PhaseRecording()
+    run = PhaseRun(context, method, seeds, origin, budget=budget, key_set=key_set, recording=recording)
     if run.ended is not None:
         return run.ended
     with run.in_processes():
@@ -168,27 +169,28 @@ class PhaseRun:
         origin: Tensor | None,
         *,
         budget: Budget,
-        seen: KeySet | None,
+        key_set: KeySet | None,
         recording: PhaseRecording,
     ) -> None:
         resume = recording.resume
-        self._begun = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
+        self._start_time = time.perf_counter() - (resume.seconds if resume is not None else 0.0)
         self._context, self._method, self._budget, self._recording = context, method, budget, recording
-        seen = seen if seen is not None else KeySet(context.domain.device)
-        self._tally = PhaseTally(context, budget, seen, keep=recording.keep, chains=recording.chains or len(seeds))
+        key_set = key_set if key_set is not None else KeySet(context.domain.device)
+        self._tally = PhaseTally(context, budget, key_set, keep=recording.keep, chains=recording.chains or len(seeds))
         self.ended: PhaseResult | None = None  # the result, if the phase was over before it was resumed
-        self._chains: Chains | ForkedChains = self._start(seeds, origin)
+        self._chains: Chains | ForkedChains = self._start_chains(seeds, origin)
         if resume is not None:
             self._restore(resume)
         self._last_count = time.perf_counter()
 
-    def _start(self, seeds: Tensor, origin: Tensor | None) -> Chains:
+    def _start_chains(self, seeds: Tensor, origin: Tensor | None) -> Chains:
         context, recording = self._context, self._recording
         rows = context.domain.clip(seeds)
         numbers = torch.arange(len(rows), device=rows.device) if origin is None else origin
-        place = recording.first_chain + torch.arange(len(rows), device=rows.device)
-        state = {"origin": numbers, "place": place, "rows": rows, "found": torch.zeros_like(numbers)}
-        steps = stepper(context, self._method, exact=self._budget.findings_per_seed is not None, even=recording.even)
+        index = recording.first_chain + torch.arange(len(rows), device=rows.device)
+        state = {"origin": numbers, "place": index, "rows": rows, "found": torch.zeros_like(numbers)}
+        exact = self._budget.findings_per_seed is not None
+        steps = make_stepper(context, self._method, exact=exact, even=recording.even)
         return Chains(steps, self._method.start(context, state), 0, self._budget.findings_per_seed)
 
     def _restore(self, resume: Checkpoint) -> None:
@@ -196,7 +198,7 @@ class PhaseRun:
             raise OtherRunError(
                 "this search was started by another version of neuronfair, so it cannot be resumed. Start a new one"
             )
-        self._chains = replace(self._chains, now=resume.state, t=resume.t)
+        self._chains = replace(self._chains, current=resume.state, t=resume.t)
         self._tally.take(resume.findings, keys_of(resume.lines))
         if resume.stop not in (None, "interrupted"):
             self.ended = PhaseResult(self._tally.findings(), self._tally.confirmed, resume.stop, resume.seconds)
@@ -207,13 +209,13 @@ class PhaseRun:
         chains, recording, steps = self._chains, self._recording, self._budget.steps
         size = 1
         if recording.even and not self._tally.is_limited:  # what is evaluated ahead must not exceed a limit
-            size = team_size(self._context, len(chains), len(chains) * (steps - chains.t), recording.workers)
+            size = choose_team_size(self._context, len(chains), len(chains) * (steps - chains.t), recording.workers)
         network = self._context.network
         if size == 1 or not isinstance(chains, Chains) or not isinstance(network, Network):
             yield
             return
         saved = recording.checkpoint is not None
-        with forked(chains, network, size, steps=steps, every=recording.every, saved=saved) as dealt:
+        with fork_chains(chains, network, size, steps=steps, interval=recording.interval, saved=saved) as dealt:
             self._chains = dealt
             yield
 
@@ -225,8 +227,8 @@ class PhaseRun:
     @property
     def needs_one_thread(self) -> bool:
         """Whether one thread is faster than several. Rows so wide that a few fill a pass keep all threads busy."""
-        few = len(self._chains) <= min(MAX_CHAINS_OF_ONE_THREAD, self._context.network.encoding.rows_per_pass // 8)
-        return self.on_cpu and (few or isinstance(self._chains, ForkedChains))
+        max_chains = min(MAX_CHAINS_OF_ONE_THREAD, self._context.network.encoding.rows_per_pass // 8)
+        return self.on_cpu and (len(self._chains) <= max_chains or isinstance(self._chains, ForkedChains))
 
     @property
     def writes_in_background(self) -> bool:
@@ -261,7 +263,7 @@ class PhaseRun:
     @property
     def checkpoint_is_due(self) -> bool:
         """Whether to write a checkpoint after this step; the end of the phase writes its own."""
-        return self._chains.t % self._recording.every == 0 and not self._tally.may_reach_limit()
+        return self._chains.t % self._recording.interval == 0 and not self._tally.may_reach_limit()
 
     def next_checkpoint(self) -> Callable[[], object]:
         """Return a function that writes a checkpoint of this moment, in any thread."""
@@ -282,28 +284,28 @@ class PhaseRun:
     def _save(self, t: int, state: State, recent: Findings, lines: Tensor, stop: Stop | None = None) -> float:
         """Confirm recent findings, save them if the phase is recorded, and return the seconds so far."""
         checkpoint = self._recording.checkpoint
-        found, lines = self._tally.confirm(recent, lines, saved=checkpoint is not None)
+        findings, lines = self._tally.confirm(recent, lines, saved=checkpoint is not None)
         seconds = self._seconds
         if checkpoint is not None:
-            checkpoint(Checkpoint(t, state, found, lines, seconds, stop))
+            checkpoint(Checkpoint(t, state, findings, lines, seconds, stop))
         return seconds
 
     @property
     def _seconds(self) -> float:
-        return time.perf_counter() - self._begun
+        return time.perf_counter() - self._start_time
 
 
 class PhaseTally:
     """Counts what a phase evaluates and finds, each record once and never beyond the budget."""
 
-    def __init__(self, context: SearchContext, budget: Budget, seen: KeySet, *, keep: bool, chains: int) -> None:
-        self._context, self._budget, self._seen, self._keep, self._chains = context, budget, seen, keep, chains
+    def __init__(self, context: SearchContext, budget: Budget, key_set: KeySet, *, keep: bool, chains: int) -> None:
+        self._context, self._budget, self._seen, self._keep, self._chains = context, budget, key_set, keep, chains
         self.is_limited = budget.instances is not None
-        self._most = MAX_PENDING_ROWS.get(context.domain.device.type, MAX_PENDING_ROWS["cpu"]) // (
+        self._max_pending_rows = MAX_PENDING_ROWS.get(context.domain.device.type, MAX_PENDING_ROWS["cpu"]) // (
             1 + context.domain.codes_per_row // CODES_PER_WIDE_ROW
         )
         self._pending: list[tuple[int, EvaluatedStep]] = []
-        self._waiting = 0  # rows in them
+        self._pending_rows = 0  # rows in them
         self._recent: list[Findings] = []  # not confirmed in float64 yet
         self._lines: list[Tensor] = []
         self._parts: list[Findings] = []
@@ -323,8 +325,8 @@ class PhaseTally:
     def record(self, evaluated: EvaluatedStep, t: int) -> None:
         """Collect an evaluated step, and count all collected ones when they are many or may reach a limit."""
         self._pending.append((t, evaluated))
-        self._waiting += len(evaluated.rows)
-        if self._waiting >= self._most or self.may_reach_limit(self._waiting):
+        self._pending_rows += len(evaluated.rows)
+        if self._pending_rows >= self._max_pending_rows or self.may_reach_limit(self._pending_rows):
             self.count()
 
     def count(self) -> None:
@@ -332,36 +334,38 @@ class PhaseTally:
         if not self._pending:
             return
         counts = [len(evaluated.rows) for _, evaluated in self._pending]
-        number = torch.tensor([t for t, _ in self._pending], device=self._context.domain.device)
-        step = number.repeat_interleave(torch.tensor(counts, device=number.device), output_size=self._waiting)
+        device, count = self._context.domain.device, self._pending_rows
+        step = torch.tensor([t for t, _ in self._pending], device=device)
+        step = step.repeat_interleave(torch.tensor(counts, device=device), output_size=count)
         steps = EvaluatedStep.join([evaluated for _, evaluated in self._pending])
         keys = self._context.domain.key(steps.rows)
-        count, self._pending, self._waiting = self._waiting, [], 0
+        self._pending, self._pending_rows = [], 0
         # Records beyond the budget do not count here, so they may count in a later phase.
         new = self._seen.unseen(keys) if self.is_limited else self._seen.add(keys)
-        found = new & steps.hits
+        is_finding = new & steps.hits
         if self._budget.instances is not None:
             new &= torch.cumsum(new, 0) <= self._budget.instances - self.tried
-            found &= new
+            is_finding &= new
             self._seen.add(keys[new])
-        figures = torch.stack([new.sum(), found.sum(), (new & steps.doubtful).sum(), steps.finite.long()])
-        tried, hits, rejected, sound = figures.tolist()
-        if not sound:
+        figures = torch.stack([new.sum(), is_finding.sum(), (new & steps.doubtful).sum(), steps.finite.long()])
+        tried_count, finding_count, rejected, is_finite = figures.tolist()
+        if not is_finite:
             raise not_finite()
-        kind = torch.where(found, FOUND, torch.where(steps.doubtful, DOUBTFUL, MISS))
-        lines = evaluated_lines(keys, step, steps.place, self._chains, kind)
-        missed = new & ~found & is_sampled_miss(keys)
-        chosen = found.nonzero()[:, 0]
-        part = self._findings(steps.at(chosen), step[chosen])
-        self._recent.append(replace(part, misses=steps.rows[missed], tried=tried, evaluated=count, rejected=rejected))
+        kind = torch.where(is_finding, FOUND, torch.where(steps.doubtful, DOUBTFUL, MISS))
+        lines = encode_lines(keys, step, steps.chain_index, self._chains, kind)
+        missed = new & ~is_finding & is_sampled_miss(keys)
+        chosen = is_finding.nonzero()[:, 0]
+        findings = self._findings(steps.at(chosen), step[chosen])
+        findings = replace(findings, misses=steps.rows[missed], tried=tried_count, evaluated=count, rejected=rejected)
+        self._recent.append(findings)
         self._lines.append(lines[new])
-        self.tried, self.finding_count = self.tried + tried, self.finding_count + hits
+        self.tried, self.finding_count = self.tried + tried_count, self.finding_count + finding_count
 
     def _findings(self, steps: EvaluatedStep, number: Tensor) -> Findings:
         domain, rows = self._context.domain, steps.rows.long()
         twins = domain.member(rows, steps.other)
         if self._context.decision.kind == "tolerance":
-            rows = domain.member(rows, steps.own)
+            rows = domain.member(rows, steps.member)
         return Findings(
             packed=rows.to(domain.compact),
             twin_values=twins[:, list(domain.twin_columns)],

@@ -64,9 +64,9 @@ class Findings:
         twins[:, list(domain.twin_columns)] = self.twin_values
         return twins
 
-    def scale(self, decision: Decision, given: Scale | None) -> Scale:
-        """Return the scale of the scores; if it is not known, the one inferred from the findings' scores."""
-        return given or infer_scale(decision, torch.cat([self.scores, self.twin_scores]))
+    def scale(self, decision: Decision, declared: Scale | None) -> Scale:
+        """Return the scale of the scores; if none is declared, the one inferred from the findings' scores."""
+        return declared or infer_scale(decision, torch.cat([self.scores, self.twin_scores]))
 
     def __getitem__(self, chosen: Tensor | slice) -> Findings:
         """Return some of the findings; the counts and the misses stay those of the whole search."""

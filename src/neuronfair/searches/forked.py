@@ -27,7 +27,7 @@ from neuronfair.errors import NeuronFairError, one_line
 from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import ROW_MULTIPLE
 from neuronfair.searches.method import SearchContext, State
-from neuronfair.searches.stepping import Chains, EvaluatedStep, joined
+from neuronfair.searches.stepping import Chains, EvaluatedStep, join_states
 
 MIN_CHAINS = 128  # of a process: fewer cost more than they save
 MIN_ROWS = 20_000  # of a phase
@@ -35,7 +35,7 @@ ROWS_PER_BLOCK = 1 << 13  # rows that a process sends together
 BLOCKS_AHEAD = 3  # blocks that are ordered before they are counted
 MAX_PROCESSES = 8  # processes: more of them wait for the one that counts
 MAX_START_SECONDS = 10.0  # seconds to start in, after which the phase is stepped in one process
-_FOREIGN = ("jax", "tensorflow")  # their threads may hold locks for ever in a fork
+_FOREIGN_LIBRARIES = ("jax", "tensorflow")  # their threads may hold locks for ever in a fork
 
 
 def default_workers() -> int:
@@ -46,13 +46,13 @@ def default_workers() -> int:
 def can_fork() -> bool:
     """Return whether a fork is safe here: no other thread of Python may hold a lock that the child needs."""
     # The threads of progress bars hold none, and neither do idle threads of torch.
-    others = [t for t in threading.enumerate() if not type(t).__module__.startswith(("rich.", "tqdm."))]
-    alone = others == [threading.current_thread()] and not current_process().daemon
-    foreign = torch.cuda.is_available() or any(name in sys.modules for name in _FOREIGN)
-    return sys.platform == "linux" and alone and not foreign
+    threads = [t for t in threading.enumerate() if not type(t).__module__.startswith(("rich.", "tqdm."))]
+    is_only_thread = threads == [threading.current_thread()] and not current_process().daemon
+    has_foreign_threads = torch.cuda.is_available() or any(name in sys.modules for name in _FOREIGN_LIBRARIES)
+    return sys.platform == "linux" and is_only_thread and not has_foreign_threads
 
 
-def team_size(context: SearchContext, chains: int, rows: int, workers: int) -> int:
+def choose_team_size(context: SearchContext, chains: int, rows: int, workers: int) -> int:
     """Return how many processes step the chains of a phase with so many rows; 1: this one alone."""
     network = context.network
     plain = isinstance(network, Network) and network.dtype in (torch.float32, torch.float64)
@@ -61,7 +61,7 @@ def team_size(context: SearchContext, chains: int, rows: int, workers: int) -> i
     return max(1, min(workers, chains // MIN_CHAINS))
 
 
-class _Block(NamedTuple):
+class _BlockResult(NamedTuple):
     """What a process did in a block of steps."""
 
     sizes: list[int]  # chains in each step
@@ -71,7 +71,7 @@ class _Block(NamedTuple):
     left: int  # chains
 
 
-class _Chains(NamedTuple):
+class _ChainStates(NamedTuple):
     """The chains of a process at the end of a block."""
 
     end: int
@@ -99,11 +99,11 @@ class ForkedChains:
 
     network: Network
     team: list[_Process]
-    now: State  # as last sent
+    current: State  # as last sent
     t: int
     left: int
     steps: int  # of the phase
-    every: int  # steps between two checkpoints, at which a block ends
+    interval: int  # steps between two checkpoints, at which a block ends
     saved: bool  # whether checkpoints save the chains
     _ends: deque[int] = field(default_factory=deque)  # of the blocks that are ordered and not counted
 
@@ -118,10 +118,10 @@ class ForkedChains:
         """Take the steps of a block, and return them with their numbers, each in parts."""
         self._order()
         self._end = self._ends.popleft()
-        blocks = [block for block in (process.result() for process in self.team) if isinstance(block, _Block)]
+        blocks = [block for block in (process.result() for process in self.team) if isinstance(block, _BlockResult)]
         self.network.rows_forward += sum(block.forward for block in blocks)
         self.network.rows_backward += sum(block.backward for block in blocks)
-        parts, first = [_unpacked(block) for block in blocks], self.t
+        parts, first = [_unpack_block(block) for block in blocks], self.t
         self.t += max(map(len, parts))
         self.left = sum(block.left for block in blocks)
         return [(t, part[t - first]) for t in range(first, self.t) for part in parts if t - first < len(part)]
@@ -130,14 +130,14 @@ class ForkedChains:
         """Order blocks ahead, and the chains where a checkpoint will save them."""
         size = max(1, ROWS_PER_BLOCK * len(self.team) // max(1, self.left))
         while len(self._ends) < BLOCKS_AHEAD and (last := self._ends[-1] if self._ends else self.t) < self.steps:
-            end = min(last + size, self.steps, (last // self.every + 1) * self.every)
+            end = min(last + size, self.steps, (last // self.interval + 1) * self.interval)
             self._ends.append(end)
             self._tell(end, of_chains=False)
             if self._is_saved(end):
                 self._tell(end, of_chains=True)
 
     def _is_saved(self, end: int) -> bool:
-        return self.saved and (end % self.every == 0 or end == self.steps)
+        return self.saved and (end % self.interval == 0 or end == self.steps)
 
     def _tell(self, end: int, *, of_chains: bool) -> None:
         for process in self.team:
@@ -149,38 +149,37 @@ class ForkedChains:
         if self._now_at != self._end:
             if not self._is_saved(self._end):
                 self._tell(self._end, of_chains=True)
-            self.now, self._now_at = joined([self._chains(process) for process in self.team]), self._end
-        return self.now
+            self.current, self._now_at = join_states([self._chains(process) for process in self.team]), self._end
+        return self.current
 
     def _chains(self, process: _Process) -> State:
-        while not isinstance(result := process.result(), _Chains) or result.end != self._end:
+        while not isinstance(result := process.result(), _ChainStates) or result.end != self._end:
             pass
         return {name: torch.from_numpy(array) for name, array in result.state.items()}
 
 
 @contextmanager
-def forked(
-    chains: Chains, network: Network, size: int, *, steps: int, every: int, saved: bool
+def fork_chains(
+    chains: Chains, network: Network, size: int, *, steps: int, interval: int, saved: bool
 ) -> Iterator[Chains | ForkedChains]:
     """Yield the chains dealt to forked processes, which end with the block; as they are if that is not possible."""
     # Full batches, so that few rows are computed in vain.
-    each = -(-len(chains) // (size * ROW_MULTIPLE)) * ROW_MULTIPLE
+    chains_per_process = -(-len(chains) // (size * ROW_MULTIPLE)) * ROW_MULTIPLE
     threads: list[threading.Thread] = []
 
-    def join() -> None:  # or the next phase could not fork
+    def join_threads() -> None:  # or the next phase could not fork
         for thread in threads:
             thread.join()
 
     with ExitStack() as stack:
-        stack.callback(join)  # comes last, when all processes have ended
+        stack.callback(join_threads)  # comes last, when all processes have ended
         team: list[_Process] = []
         ends: list[Connection] = []  # of this process, which the next fork would keep open
         try:
-            sent = [
-                _started(replace(chains, now={k: x[i : i + each] for k, x in chains.now.items()}), network, ends, stack)
-                for i in range(0, len(chains), each)
-            ]
-            for orders, results in sent:  # threads start after the last fork
+            shares = zip(*(torch.split(tensor, chains_per_process) for tensor in chains.current.values()), strict=True)
+            states = [dict(zip(chains.current, share, strict=True)) for share in shares]
+            connections = [_start_process(replace(chains, current=state), network, ends, stack) for state in states]
+            for orders, results in connections:  # threads start after the last fork
                 queue: SimpleQueue[object] = SimpleQueue()
                 threads.append(threading.Thread(target=_receive, args=(results, queue), daemon=True))
                 threads[-1].start()
@@ -190,21 +189,22 @@ def forked(
         except (Empty, NeuronFairError, OSError):  # the last: no process or pipe is left
             stack.close()
             team = []
-        yield ForkedChains(network, team, chains.now, chains.t, len(chains), steps, every, saved) if team else chains
+        state = chains.current
+        yield ForkedChains(network, team, state, chains.t, len(chains), steps, interval, saved) if team else chains
 
 
-def _started(
+def _start_process(
     share: Chains, network: Network, ends: list[Connection], stack: ExitStack
 ) -> tuple[Connection, Connection]:
     """Fork a process for a share of the chains, and return our ends of its pipes."""
     context = get_context("fork")
-    (theirs, orders), (results, answers) = context.Pipe(duplex=False), context.Pipe(duplex=False)
+    (commands, orders), (results, answers) = context.Pipe(duplex=False), context.Pipe(duplex=False)
     ends += [orders, results]
-    process = context.Process(target=_work, args=(share, network, theirs, answers, tuple(ends)), daemon=True)
+    process = context.Process(target=_work, args=(share, network, commands, answers, tuple(ends)), daemon=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # `can_fork` has looked at the threads
         process.start()
-    theirs.close()
+    commands.close()
     answers.close()
     stack.callback(process.join)
     stack.callback(process.kill)
@@ -232,37 +232,37 @@ def _work(share: Chains, network: Network, orders: Connection, results: Connecti
         pass  # the caller has ended
     except BaseException as error:
         with suppress(OSError):
-            results.send_bytes(_pickled(error))
+            results.send_bytes(_pickle_error(error))
     os._exit(0)
 
 
 def serve(share: Chains, network: Network, orders: Connection, results: Connection) -> None:
     """Do what is ordered: a block of steps up to a number, or the chains at the end of such a block."""
-    kept = deque([_sent(share, share.t)], maxlen=BLOCKS_AHEAD + 1)
+    recent_chains = deque([_pack_chains(share, share.t)], maxlen=BLOCKS_AHEAD + 1)
     while True:
         end, of_chains = orders.recv()
         if of_chains:
-            result: object = next(chains for chains in kept if chains.end == end)
+            result: object = next(chains for chains in recent_chains if chains.end == end)
         else:
-            result = _stepped(share, network, end)
-            kept.append(_sent(share, end))
+            result = _step_block(share, network, end)
+            recent_chains.append(_pack_chains(share, end))
         results.send_bytes(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
 
 
-def _sent(share: Chains, end: int) -> _Chains:
-    return _Chains(end, {name: tensor.numpy() for name, tensor in share.state().items()})
+def _pack_chains(share: Chains, end: int) -> _ChainStates:
+    return _ChainStates(end, {name: tensor.numpy() for name, tensor in share.state().items()})
 
 
-def _stepped(share: Chains, network: Network, end: int) -> _Block:
+def _step_block(share: Chains, network: Network, end: int) -> _BlockResult:
     forward, backward, steps = network.rows_forward, network.rows_backward, list[EvaluatedStep]()
     while share.t < end and len(share):
         steps += (step for _, step in share.advance())
     lines = [line.numpy() for line in EvaluatedStep.join(steps)] if steps else []
     forward, backward = network.rows_forward - forward, network.rows_backward - backward
-    return _Block([len(step.rows) for step in steps], lines, forward, backward, len(share))
+    return _BlockResult([len(step.rows) for step in steps], lines, forward, backward, len(share))
 
 
-def _unpacked(block: _Block) -> list[EvaluatedStep]:
+def _unpack_block(block: _BlockResult) -> list[EvaluatedStep]:
     if not block.sizes:
         return []
     *lines, finite = (torch.as_tensor(line) for line in block.lines)
@@ -270,7 +270,7 @@ def _unpacked(block: _Block) -> list[EvaluatedStep]:
     return [EvaluatedStep._make([*part, finite]) for part in parts]
 
 
-def _pickled(error: BaseException) -> bytes:
+def _pickle_error(error: BaseException) -> bytes:
     """Return an error as bytes; one that cannot be sent as its text."""
     try:
         content = pickle.dumps(error)

@@ -68,16 +68,16 @@ class KeySet:
         table, mask = self._table, len(self._table) - 1
         slot = ((keys * _GOLDEN) >> (64 - self._bits)) & mask  # the high bits are the well mixed ones
         missing = torch.zeros_like(keys, dtype=torch.bool)
-        left = torch.arange(len(keys), device=keys.device)
-        while len(left):
-            key, place = keys[left], slot[left]
-            free = table[place] == NO_KEY
+        remaining = torch.arange(len(keys), device=keys.device)
+        while len(remaining):
+            key, tried_slot = keys[remaining], slot[remaining]
+            free = table[tried_slot] == NO_KEY
             if write:
-                table[place[free]] = key[free]  # of several keys for one slot, one gets it
-            done = (table[place] == key) if write else (table[place] == key) | free
-            missing[left[done & free]] = True
-            left = left[~done]
-            slot[left] = (slot[left] + 1) & mask
+                table[tried_slot[free]] = key[free]  # of several keys for one slot, one gets it
+            is_settled = (table[tried_slot] == key) if write else (table[tried_slot] == key) | free
+            missing[remaining[is_settled & free]] = True
+            remaining = remaining[~is_settled]
+            slot[remaining] = (slot[remaining] + 1) & mask
         return missing
 
     def _grow(self) -> None:
@@ -109,13 +109,13 @@ def knows(memory: Tensor, keys: Tensor) -> Tensor:
     return memory.gather(1, _slots(keys)) == keys
 
 
-def among(recent: Tensor, keys: Tensor) -> Tensor:
+def are_among(recent: Tensor, keys: Tensor) -> Tensor:
     """Return which keys, (n, m), are among the last ones of their chain, (n, a multiple of 8): bool, (n, m)."""
-    known = []
-    for last, new in zip(*(torch.split(x, CHAINS_PER_COMPARISON) for x in (recent, keys)), strict=True):
-        same = new[:, :, None] == last[:, None]
-        known.append(same.view(torch.int64).sum(2) != 0)  # eight at a time: a quarter of the time of any()
-    return torch.cat(known)
+    parts = []
+    for last_keys, new_keys in zip(*(torch.split(x, CHAINS_PER_COMPARISON) for x in (recent, keys)), strict=True):
+        matches = new_keys[:, :, None] == last_keys[:, None]
+        parts.append(matches.view(torch.int64).sum(2) != 0)  # eight at a time: a quarter of the time of any()
+    return torch.cat(parts)
 
 
 def _slots(keys: Tensor) -> Tensor:
@@ -129,9 +129,9 @@ _KINDS = 4  # DOUBTFUL hits are noticed in the step itself, REJECTED ones when t
 MISS_SHARE = 64  # one in 64 misses is kept as a sample
 
 
-def evaluated_lines(keys: Tensor, step: Tensor, place: Tensor, chains: int, kind: Tensor) -> Tensor:
+def encode_lines(keys: Tensor, step: Tensor, chain_index: Tensor, chains: int, kind: Tensor) -> Tensor:
     """Return the log lines of records: their keys, and their order and kind in one number: int64, (n, 2)."""
-    return torch.stack([keys, (step * chains + place) * _KINDS + kind], 1)
+    return torch.stack([keys, (step * chains + chain_index) * _KINDS + kind], 1)
 
 
 def keys_of(lines: Tensor) -> Tensor:

@@ -131,7 +131,7 @@ class SearchContext:
         return 1.0 if self.step_sizes is None else self.step_sizes.step_lengths(self.domain.codes_per_row)
 
     @cached_property
-    def free(self) -> Tensor:
+    def free_columns(self) -> Tensor:
         """The positions of the codes that a search may change."""
         return self.domain.changeable.nonzero()[:, 0]
 

@@ -32,7 +32,7 @@ from neuronfair.searches.method import Method, SearchContext, State
 RECORDS_HELD = {"cpu": 1 << 22, "cuda": 1 << 26}
 
 
-def slices(domain: Domain, state: State) -> Sequence[State]:
+def slice_chains(domain: Domain, state: State) -> Sequence[State]:
     """Return the chains in slices of bounded families; mostly one slice holds all of them."""
     size = in_full_batches(RECORDS_HELD.get(domain.device.type, RECORDS_HELD["cpu"]) // len(domain.sensitive_values))
     if len(state["origin"]) <= size:
@@ -53,7 +53,7 @@ def release_memory() -> None:
             trim(0)
 
 
-def joined(parts: Sequence[State]) -> State:
+def join_states(parts: Sequence[State]) -> State:
     """Return slices as one again."""
     return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
@@ -64,12 +64,12 @@ class EvaluatedStep(NamedTuple):
     rows: Tensor  # in the domain's compact type
     hits: Tensor  # whether the row gets a different decision than a twin
     doubtful: Tensor  # whether only float64 denies it; all False if float64 is asked later
-    own: Tensor  # the two members of the family that are compared, by number
+    member: Tensor  # the two members of the family that are compared, by number
     other: Tensor
     scores: Tensor
     twin_scores: Tensor
     origin: Tensor
-    place: Tensor
+    chain_index: Tensor
     finite: Tensor  # whether all scores are numbers: ()
 
     @staticmethod
@@ -83,10 +83,10 @@ class EvaluatedStep(NamedTuple):
         return EvaluatedStep._make([*(line[chosen] for line in self[:-1]), self.finite])
 
 
-Steps = Callable[[State, int], tuple[State, EvaluatedStep]]
+StepFunction = Callable[[State, int], tuple[State, EvaluatedStep]]
 
 
-def in_even_batches(steps: Steps, network: Network) -> Steps:
+def fill_batches(steps: StepFunction, network: Network) -> StepFunction:
     """Return steps that fill a batch up to a multiple of 16 with copies of the last chain, and drop these.
 
     A processor computes the last few rows of a batch in another way than the others, and rounds them differently. So
@@ -95,22 +95,22 @@ def in_even_batches(steps: Steps, network: Network) -> Steps:
     """
     last: tuple[State, State] | None = None  # the chains last returned, without and with the copies
 
-    def even(state: State, t: int) -> tuple[State, EvaluatedStep]:
+    def step_full_batches(state: State, t: int) -> tuple[State, EvaluatedStep]:
         nonlocal last
         chains = len(state["origin"])
         if chains % ROW_MULTIPLE == 0:
             return steps(state, t)
-        whole = last[1] if last is not None and last[0] is state else _with_copies(state, -chains % ROW_MULTIPLE)
-        before = network.rows_forward, network.rows_backward
-        whole, evaluated = steps(whole, t)
+        padded = last[1] if last is not None and last[0] is state else _with_copies(state, -chains % ROW_MULTIPLE)
+        rows_before = network.rows_forward, network.rows_backward
+        padded, evaluated = steps(padded, t)
         share = Fraction(chains, chains + -chains % ROW_MULTIPLE)
-        network.rows_forward = before[0] + int((network.rows_forward - before[0]) * share)
-        network.rows_backward = before[1] + int((network.rows_backward - before[1]) * share)
-        state = {name: x[:chains] for name, x in whole.items()}
-        last = state, whole
+        network.rows_forward = rows_before[0] + int((network.rows_forward - rows_before[0]) * share)
+        network.rows_backward = rows_before[1] + int((network.rows_backward - rows_before[1]) * share)
+        state = {name: x[:chains] for name, x in padded.items()}
+        last = state, padded
         return state, evaluated.at(slice(chains))
 
-    return even
+    return step_full_batches
 
 
 def _with_copies(state: State, copies: int) -> State:
@@ -122,15 +122,15 @@ def step(context: SearchContext, method: Method, state: State, t: int, *, exact:
 
     If a finding can end something (`exact`), it is confirmed in float64 at once; otherwise nothing waits for a GPU.
     """
-    parts = slices(context.domain, state)
+    parts = slice_chains(context.domain, state)
     if len(parts) == 1:
         return _step(context, method, state, t, exact)
-    done = []
+    results = []
     for part in parts:
-        done.append(_step(context, method, part, t, exact))
+        results.append(_step(context, method, part, t, exact))
         release_memory()
-    states, evaluated = zip(*done, strict=True)
-    return joined(states), EvaluatedStep.join(evaluated)
+    states, evaluated = zip(*results, strict=True)
+    return join_states(states), EvaluatedStep.join(evaluated)
 
 
 def _step(context: SearchContext, method: Method, state: State, t: int, exact: bool) -> tuple[State, EvaluatedStep]:
@@ -164,35 +164,35 @@ def doubtful_hits(context: SearchContext, evaluation: Evaluation) -> Tensor:
 
 def differ_exactly(context: SearchContext, rows: Tensor, twins: Tensor) -> Tensor:
     """Return whether the rows of pairs get a different decision than their twins in float64: bool, (n,)."""
-    own, other = context.exact.scores(torch.cat([rows, twins])).chunk(2)
-    return context.decision.differ(own, other)
+    scores, twin_scores = context.exact.scores(torch.cat([rows, twins])).chunk(2)
+    return context.decision.differ(scores, twin_scores)
 
 
 @dataclass
 class Chains:
     """The chains of a phase, which are stepped in this process."""
 
-    steps: Steps
-    now: State
+    steps: StepFunction
+    current: State
     t: int
-    most: int | None = None  # discriminatory rows, after which a chain retires
+    max_findings: int | None = None  # discriminatory rows, after which a chain retires
 
     def __len__(self) -> int:
-        return len(self.now["origin"])
+        return len(self.current["origin"])
 
     def advance(self) -> list[tuple[int, EvaluatedStep]]:
         """Take a step, and return it with its number."""
-        state, evaluated = self.steps(self.now, self.t)
-        if self.most is not None:
+        state, evaluated = self.steps(self.current, self.t)
+        if self.max_findings is not None:
             state = state | {"found": state["found"] + evaluated.hits}
-            stays = state["found"] < self.most
-            state = {name: tensor[stays] for name, tensor in state.items()}
-        self.now, self.t = state, self.t + 1
+            is_active = state["found"] < self.max_findings
+            state = {name: tensor[is_active] for name, tensor in state.items()}
+        self.current, self.t = state, self.t + 1
         return [(self.t - 1, evaluated)]
 
     def state(self) -> State:
         """Return a copy of the chains: the next steps may overwrite them."""
-        return {name: tensor.clone() for name, tensor in self.now.items()}
+        return {name: tensor.clone() for name, tensor in self.current.items()}
 
 
 # Steps on a GPU, recorded as CUDA graphs
@@ -263,8 +263,8 @@ class CudaGraphs:
             network.rows_forward + recorded.rows[0],
             network.rows_backward + recorded.rows[1],
         )
-        kept = ("origin", "place")  # never change while no chain retires
-        lines = {name: x if name in kept else x.clone() for name, x in recorded.evaluated._asdict().items()}
+        constant_fields = ("origin", "chain_index")  # never change while no chain retires
+        lines = {name: x if name in constant_fields else x.clone() for name, x in recorded.evaluated._asdict().items()}
         return self._state, EvaluatedStep(**lines)
 
     def _take(self, state: State) -> None:
@@ -285,47 +285,47 @@ class CudaGraphs:
         """Return the step as a graph; None if it cannot be recorded, or gives another result then."""
         network, before = self._context.network, {name: tensor.clone() for name, tensor in self._state.items()}
         assert isinstance(network, Network)
-        first = network.rows_forward, network.rows_backward  # trials do not count
+        initial_counts = network.rows_forward, network.rows_backward  # trials do not count
         updated, evaluated = step(self._context, self._method, before, t, exact=False)
         starts = torch.zeros(MAX_USES, dtype=torch.int64, device=self._context.domain.device)
         draws = _DeviceDraws(self._context.draws, starts)
         context = replace(self._context, draws=draws)
-        counted = network.rows_forward, network.rows_backward
+        counts_before = network.rows_forward, network.rows_backward
         graph = torch.cuda.CUDAGraph()
         try:
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
                 for _ in range(2):  # libraries initialise themselves on first use
                     step(context, self._method, self._state, t, exact=False)
-            torch.cuda.current_stream().wait_stream(side)
-            counted = network.rows_forward, network.rows_backward
+            torch.cuda.current_stream().wait_stream(stream)
+            counts_before = network.rows_forward, network.rows_backward
             with torch.cuda.graph(graph):
-                new, places = step(context, self._method, self._state, t, exact=False)
-                for name, tensor in new.items():
+                new_state, recorded_step = step(context, self._method, self._state, t, exact=False)
+                for name, tensor in new_state.items():
                     if tensor is not self._state[name]:
                         self._state[name].copy_(tensor)
         except (RuntimeError, ModelError):  # something in it waits for the host
             torch.cuda.synchronize()
             self._take(before)
-            network.rows_forward, network.rows_backward = first
+            network.rows_forward, network.rows_backward = initial_counts
             return None
-        rows = network.rows_forward - counted[0], network.rows_backward - counted[1]
-        network.rows_forward, network.rows_backward = first
-        recorded = _RecordedStep(graph, context, draws, places, rows)
+        rows = network.rows_forward - counts_before[0], network.rows_backward - counts_before[1]
+        network.rows_forward, network.rows_backward = initial_counts
+        recorded = _RecordedStep(graph, context, draws, recorded_step, rows)
         self._set_clock(("trial", t), draws, t)
         graph.replay()
-        same = all(torch.equal(self._state[name], updated[name]) for name in updated)
-        same = same and all(torch.equal(a, b) for a, b in zip(places, evaluated, strict=True))
+        is_equal = all(torch.equal(self._state[name], updated[name]) for name in updated)
+        is_equal = is_equal and all(torch.equal(a, b) for a, b in zip(recorded_step, evaluated, strict=True))
         self._take(before)
-        return recorded if same else None
+        return recorded if is_equal else None
 
 
-def stepper(context: SearchContext, method: Method, *, exact: bool, even: bool) -> Steps:
+def make_stepper(context: SearchContext, method: Method, *, exact: bool, even: bool) -> StepFunction:
     """Return what takes a step of all chains: a recorded graph on a GPU, where that is possible."""
     if CudaGraphs.fit(context, method) and not exact:
         return CudaGraphs(context, method)
     steps = partial(step, context, method, exact=exact)
     if even and isinstance(context.network, Network) and context.domain.device.type == "cpu":
-        return in_even_batches(steps, context.network)
+        return fill_batches(steps, context.network)
     return steps

@@ -123,10 +123,10 @@ class ShardRunner:
         if done and done[-1]["stop"] not in (None, "interrupted"):
             return replace(_folded(task, before), stop=done[-1]["stop"], seconds=done[-1]["seconds"])
         if run is not None and run.is_in_one_piece(task.name):
-            seen = task.seen or KeySet(task.context.domain.device)
+            seen = task.key_set or KeySet(task.context.domain.device)
             for path in run.evaluated_keys("global") if task.name == "local" else ():
                 seen.add(keys_of(load_array(path, 2)).to(task.context.domain.device))
-            return in_one_piece(replace(task, seen=seen), self.workers)
+            return in_one_piece(replace(task, key_set=seen), self.workers)
         if chains * budget.steps == 0:
             return in_one_piece(task, self.workers)
         begun = time.perf_counter()
@@ -143,7 +143,7 @@ class ShardRunner:
         each, every = self._division(name, Division.of(chains, steps, self.pool, device))
         shards = [ShardStore(self._root, name, number) for number in range(math.ceil(chains / each))]
         workers = self.workers if self.pool.size == 1 else 1
-        shared = _Shared(replace(task, recorder=None, progress=None, seen=None), each, every, workers)
+        shared = _Shared(replace(task, recorder=None, progress=None, key_set=None), each, every, workers)
 
         def show(lines: Sequence[tuple[int, int, int]]) -> None:
             assert task.progress is not None
@@ -196,7 +196,7 @@ class ShardRunner:
 
     def _known(self, task: PhaseTask) -> list[Path | Tensor]:
         """Return the records of earlier phases."""
-        known: list[Path | Tensor] = [] if task.seen is None else [task.seen.keys]
+        known: list[Path | Tensor] = [] if task.key_set is None else [task.key_set.keys]
         if task.name != "local":
             return known
         if task.recorder is not None and self.run is not None:
@@ -219,7 +219,7 @@ def _run_shard(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
     origin = torch.arange(len(task.starts), device=device) if task.origin is None else task.origin
     recording = PhaseRecording(
         shard.checkpoint,
-        every=shared.every,
+        interval=shared.every,
         resume=shard.resume(device),
         keep=False,
         first_chain=first,
@@ -233,7 +233,7 @@ def _run_shard(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
         task.starts[chosen],
         budget=task.budget,
         origin=origin[chosen],
-        seen=KeySet(device, limit=KEYS_REMEMBERED),
+        key_set=KeySet(device, limit=KEYS_REMEMBERED),
         recording=recording,
         progress=note,
     ).stop

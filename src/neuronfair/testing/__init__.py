@@ -55,7 +55,7 @@ def check_method(name: str) -> None:
 STEPS = 12
 PHASES = ("first", "local")
 ROWS = 32_000  # that a method is prepared for: enough for a pilot
-LINES = ("rows", "twin_values", "scores", "twin_scores", "origin", "step", "misses")  # of findings
+FINDING_FIELDS = ("rows", "twin_values", "scores", "twin_scores", "origin", "step", "misses")  # of findings
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,15 @@ class MethodCheck:
 CHECKS: list[MethodCheck] = []
 
 
-def check(**options: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def add_check(**options: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a function to the list of checks, once for every combination of the options."""
 
-    def enter(function: Callable[..., None]) -> Callable[..., None]:
-        for chosen in itertools.product(*options.values()):
-            CHECKS.append(MethodCheck(function, tuple(zip(options, chosen, strict=True))))
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        for values in itertools.product(*options.values()):
+            CHECKS.append(MethodCheck(function, tuple(zip(options, values, strict=True))))
         return function
 
-    return enter
+    return register
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Spy:
     inner: Method
     starts: dict[int, Tensor] = field(default_factory=dict)
     proposed: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # origin and rows, step by step
-    met: list[Tensor] = field(default_factory=list)  # whether they discriminate
+    discriminates: list[Tensor] = field(default_factory=list)  # whether they discriminate
 
     def start(self, context: SearchContext, state: State) -> State:
         """Start the method."""
@@ -109,7 +109,7 @@ class Spy:
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         """Record whether they discriminate, and pass that on."""
-        self.met.append(evaluation.discriminates)
+        self.discriminates.append(evaluation.discriminates)
         return self.inner.tell(context, state, rows, evaluation, t)
 
     def path(self, origin: int) -> list[list[int]]:
@@ -118,57 +118,57 @@ class Spy:
 
     def hits(self, origin: int) -> list[bool]:
         """Return which of them discriminate."""
-        lines = zip(self.proposed, self.met, strict=True)
-        return [hit for (numbers, _), met in lines for hit in met[numbers == origin].tolist()]
+        lines = zip(self.proposed, self.discriminates, strict=True)
+        return [hit for (numbers, _), discriminates in lines for hit in discriminates[numbers == origin].tolist()]
 
 
 @functools.cache
-def _ready(name: str, example: str) -> Phases:
+def _prepare_phases(name: str, example: str) -> Phases:
     return METHODS[name].make(Setting(case(example).context, KeySet(), ROWS))
 
 
-def explore(
+def run_spied(
     name: str, example: str, phase: str, budget: Budget | None = None, **options: Any
 ) -> tuple[PhaseResult, Spy]:
     """Run one phase of a method on a case, and return its result and its record."""
-    spy = Spy(getattr(_ready(name, example), phase))
+    spy = Spy(getattr(_prepare_phases(name, example), phase))
     seeds = options.pop("seeds", case(example).starts(phase))
     return run_phase(case(example).context, spy, seeds, budget=budget or Budget(STEPS), **options), spy
 
 
-def full_search(name: str, example: str, *, seed: int = 0, controls: bool = False) -> SearchResult:
+def run_search(name: str, example: str, *, seed: int = 0, controls: bool = False) -> SearchResult:
     """Run a whole search by a method on a case."""
-    here = case(example)
-    config = SearchConfig(name, CHAINS, STEPS, STEPS, seed=seed, decision=here.decision, controls=controls)
-    return search(network(here.module, here.domain), here.domain, here.rows, config, seeds=here.seeds)
+    subject = case(example)
+    config = SearchConfig(name, CHAINS, STEPS, STEPS, seed=seed, decision=subject.decision, controls=controls)
+    return search(subject.network, subject.domain, subject.rows, config, seeds=subject.seeds)
 
 
 @functools.cache
-def shared_search(name: str, example: str) -> SearchResult:
+def cached_search(name: str, example: str) -> SearchResult:
     """Return a whole search that several checks share."""
-    return full_search(name, example, controls=example == "people")
+    return run_search(name, example, controls=example == "people")
 
 
 @functools.cache
-def shared_phase(name: str, example: str, phase: str) -> tuple[PhaseResult, Spy]:
+def cached_phase(name: str, example: str, phase: str) -> tuple[PhaseResult, Spy]:
     """Return a phase that several checks share."""
-    return explore(name, example, phase)
+    return run_spied(name, example, phase)
 
 
-def digest(outcome: SearchResult) -> str:
-    """Return a digest of all findings of a search."""
-    found = outcome.findings
-    tensors = [getattr(found, line).contiguous().numpy().tobytes() for line in LINES]
+def hash_findings(outcome: SearchResult) -> str:
+    """Return a hash of all findings of a search."""
+    findings = outcome.findings
+    tensors = [getattr(findings, line).contiguous().numpy().tobytes() for line in FINDING_FIELDS]
     return hashlib.sha256(b"".join(tensors)).hexdigest()
 
 
 # Rows and findings
 
 
-@check(example=(*CASES, PLAUSIBLE), phase=PHASES)
+@add_check(example=(*CASES, PLAUSIBLE), phase=PHASES)
 def rows_exist_and_keep_the_sensitive_values_of_their_seed(name: str, example: str, phase: str) -> None:
     """Every proposed row is valid and has the sensitive values of its seed; the first one is the seed."""
-    domain, (_, spy) = case(example).domain, shared_phase(name, example, phase)
+    domain, (_, spy) = case(example).domain, cached_phase(name, example, phase)
     rows = torch.cat([rows for _, rows in spy.proposed])
     assert rows.dtype == torch.int64
     assert domain.valid(rows).all()
@@ -183,17 +183,17 @@ def rows_exist_and_keep_the_sensitive_values_of_their_seed(name: str, example: s
         assert torch.equal(path[0], start)  # the seed itself comes first
 
 
-@check(example=(*CASES, COUNTERFACTUAL))
+@add_check(example=(*CASES, COUNTERFACTUAL))
 def findings_satisfy_definition_1(name: str, example: str) -> None:
     """Every finding is a valid record and a twin of it with a different decision."""
     domain, decision = case(example).domain, case(example).decision
     if METHODS[name].boundary and decision.kind == "tolerance":
         return  # it is refused
-    outcome = shared_search(name, example)
-    found = outcome.findings
+    outcome = cached_search(name, example)
+    findings = outcome.findings
     assert len(outcome.first.findings) > 0
     assert len(outcome.local.findings) > 0 or example == "plain"
-    rows, twins = found.rows, found.twins(domain)
+    rows, twins = findings.rows, findings.twins(domain)
     assert domain.valid(rows).all()
     assert domain.valid(twins).all()
     differs = rows != twins
@@ -202,18 +202,18 @@ def findings_satisfy_definition_1(name: str, example: str) -> None:
     assert not differs.any()
     assert (domain.twins(rows).rows == twins[:, None]).all(2).any(1).all()
     exact = network(case(example).module, domain).double()
-    own, other = (exact.scores(x) for x in (rows, twins))
+    scores, twin_scores = (exact.scores(x) for x in (rows, twins))
     if decision.kind == "argmax":
-        assert (own.argmax(1) != other.argmax(1)).all()
+        assert (scores.argmax(1) != twin_scores.argmax(1)).all()
     else:
-        assert ((own - other).abs() > decision.value).all()
-    assert torch.allclose(found.scores.double(), own, atol=1e-3)
-    assert torch.allclose(found.twin_scores.double(), other, atol=1e-3)
-    assert len(set(domain.key(rows).tolist())) == len(found)
-    assert len(found) <= found.tried <= found.evaluated
+        assert ((scores - twin_scores).abs() > decision.value).all()
+    assert torch.allclose(findings.scores.double(), scores, atol=1e-3)
+    assert torch.allclose(findings.twin_scores.double(), twin_scores, atol=1e-3)
+    assert len(set(domain.key(rows).tolist())) == len(findings)
+    assert len(findings) <= findings.tried <= findings.evaluated
 
 
-@check()
+@add_check()
 def a_network_that_decides_nothing_gives_no_findings(name: str) -> None:
     """A network with one decision gives no findings, and the budget is used up."""
     domain, rows = case("people").domain, case("people").seeds
@@ -226,138 +226,138 @@ def a_network_that_decides_nothing_gives_no_findings(name: str) -> None:
     assert (outcome.random is None, outcome.interrupted) == (False, False)
 
 
-@check()
+@add_check()
 def no_seeds_give_no_findings(name: str) -> None:
     """A search without seeds proposes no rows."""
-    here = case("people")
-    none = here.rows[:0]
+    subject = case("people")
+    no_rows = subject.rows[:0]
     for phase in PHASES:
-        result, spy = explore(name, "people", phase, seeds=none)
+        result, spy = run_spied(name, "people", phase, seeds=no_rows)
         assert (len(result.findings), result.findings.evaluated, result.stop) == (0, 0, "walkers")
         assert spy.proposed == []
     config = SearchConfig(name, seeds=0, steps=STEPS)
-    outcome = search(network(here.module, here.domain), here.domain, here.rows, config, seeds=none)
+    outcome = search(subject.network, subject.domain, subject.rows, config, seeds=no_rows)
     assert (len(outcome.findings), outcome.findings.evaluated, outcome.interrupted) == (0, 0, False)
 
 
 # The same seed gives the same findings
 
 
-def _assert_same(found: Findings, other: Findings) -> None:
-    for line in LINES:
-        assert torch.equal(getattr(found, line), getattr(other, line)), line
-    assert (found.tried, found.evaluated, found.rejected) == (other.tried, other.evaluated, other.rejected)
+def _assert_equal_findings(findings: Findings, other: Findings) -> None:
+    for name in FINDING_FIELDS:
+        assert torch.equal(getattr(findings, name), getattr(other, name)), name
+    assert (findings.tried, findings.evaluated, findings.rejected) == (other.tried, other.evaluated, other.rejected)
 
 
-def _untimed(outcome: SearchResult) -> dict[str, object]:
+def _drop_times(outcome: SearchResult) -> dict[str, object]:
     return {key: value for key, value in outcome.summary().items() if not key.startswith("seconds")}
 
 
-@check()
+@add_check()
 def the_same_seed_finds_the_same_and_another_one_others(name: str) -> None:
     """The seed of the run determines all random numbers."""
-    one = shared_search(name, "people")
-    again, other = (full_search(name, "people", seed=seed, controls=True) for seed in (0, 1))
-    _assert_same(one.findings, again.findings)
-    assert _untimed(one) == _untimed(again)
-    assert set(map(tuple, one.findings.rows.tolist())) != set(map(tuple, other.findings.rows.tolist()))
-    assert one.random != other.random
-    assert (one.random_direction is not None) == METHODS[name].gradients
+    outcome = cached_search(name, "people")
+    repeated, other_seed = (run_search(name, "people", seed=seed, controls=True) for seed in (0, 1))
+    _assert_equal_findings(outcome.findings, repeated.findings)
+    assert _drop_times(outcome) == _drop_times(repeated)
+    assert set(map(tuple, outcome.findings.rows.tolist())) != set(map(tuple, other_seed.findings.rows.tolist()))
+    assert outcome.random != other_seed.random
+    assert (outcome.random_direction is not None) == METHODS[name].gradients
 
 
-@check()
+@add_check()
 def a_fresh_process_finds_the_same(*names: str) -> None:
     """Findings depend on no state of this process; a new one finds the method by its name."""
     script = (
         "import sys\n"
-        "from neuronfair.testing import digest, full_search\n"
-        "for name in sys.argv[1:]: print(digest(full_search(name, 'people')))"
+        "from neuronfair.testing import hash_findings, run_search\n"
+        "for name in sys.argv[1:]: print(hash_findings(run_search(name, 'people')))"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7"}
     command = [sys.executable, "-c", script, *names]
     fresh = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert fresh.returncode == 0, fresh.stderr
-    assert fresh.stdout.split() == [digest(shared_search(name, "people")) for name in names]
+    assert fresh.stdout.split() == [hash_findings(cached_search(name, "people")) for name in names]
 
 
-@check(phase=PHASES)
+@add_check(phase=PHASES)
 def batches_change_no_path(name: str, phase: str) -> None:
     """Chains are independent: each takes the same steps in any batch."""
     seeds, domain = case("people").starts(phase), case("people").domain
     # Chains that retire make the batches smaller on the way.
     budget = Budget(STEPS, findings_per_seed=5)
-    whole, spy = explore(name, "people", phase, budget)
-    parts, seen = [torch.tensor([6, 1, 4]), torch.tensor([0, 7, 2, 5, 3])], KeySet()
-    split = [explore(name, "people", phase, budget, seeds=seeds[p], origin=p, seen=seen) for p in parts]
+    result, spy = run_spied(name, "people", phase, budget)
+    parts, key_set = [torch.tensor([6, 1, 4]), torch.tensor([0, 7, 2, 5, 3])], KeySet()
+    split = [run_spied(name, "people", phase, budget, seeds=seeds[p], origin=p, key_set=key_set) for p in parts]
     for part, (_, other) in zip(parts, split, strict=True):
         for origin in part.tolist():
             assert other.path(origin) == spy.path(origin)
             assert other.hits(origin) == spy.hits(origin)
-    both = Findings.join([result.findings for result, _ in split])
-    assert set(domain.key(both.rows).tolist()) == set(domain.key(whole.findings.rows).tolist())
-    assert (both.tried, both.evaluated) == (whole.findings.tried, whole.findings.evaluated)
+    joined = Findings.join([result.findings for result, _ in split])
+    assert set(domain.key(joined.rows).tolist()) == set(domain.key(result.findings.rows).tolist())
+    assert (joined.tried, joined.evaluated) == (result.findings.tried, result.findings.evaluated)
 
 
-@check(phase=PHASES)
+@add_check(phase=PHASES)
 def a_killed_phase_goes_on_from_every_checkpoint(name: str, phase: str) -> None:
     """The state holds the whole memory of a method."""
     saved: list[Checkpoint] = []
-    whole, spy = explore(name, "pair", phase, recording=PhaseRecording(saved.append, every=5))
-    assert [at.t for at in saved] == [5, 10, STEPS]
-    assert len(whole.findings) > 0
+    result, spy = run_spied(name, "pair", phase, recording=PhaseRecording(saved.append, interval=5))
+    assert [checkpoint.t for checkpoint in saved] == [5, 10, STEPS]
+    assert len(result.findings) > 0
     for i, last in enumerate(saved):
-        so_far = Findings.join([at.findings for at in saved[: i + 1]])
-        lines = torch.cat([at.lines for at in saved[: i + 1]])
+        so_far = Findings.join([checkpoint.findings for checkpoint in saved[: i + 1]])
+        lines = torch.cat([checkpoint.lines for checkpoint in saved[: i + 1]])
         # A state that is read from a file shares no memory with the old one.
         state = {key: value.clone() for key, value in last.state.items()}
         last_state = replace(last, state=state, findings=so_far, lines=lines)
-        resumed, rest = explore(name, "pair", phase, recording=PhaseRecording(resume=last_state))
-        _assert_same(resumed.findings, whole.findings)
-        assert resumed.stop == whole.stop
-        for mine, before in zip(rest.proposed, spy.proposed[last.t :], strict=True):
-            assert all(map(torch.equal, mine, before))
+        resumed, resumed_spy = run_spied(name, "pair", phase, recording=PhaseRecording(resume=last_state))
+        _assert_equal_findings(resumed.findings, result.findings)
+        assert resumed.stop == result.stop
+        for resumed_rows, original_rows in zip(resumed_spy.proposed, spy.proposed[last.t :], strict=True):
+            assert all(map(torch.equal, resumed_rows, original_rows))
 
 
-@check(phase=PHASES)
+@add_check(phase=PHASES)
 def the_state_is_tensors_with_one_line_per_chain(name: str, phase: str) -> None:
     """The lines of retired chains are removed from the state."""
     saved: list[Checkpoint] = []
     seeds = case("people").seeds  # of which three retire at once
-    recording = PhaseRecording(saved.append, every=1)
-    explore(name, "people", phase, Budget(STEPS, findings_per_seed=1), seeds=seeds, recording=recording)
-    living = [len(at.state["origin"]) for at in saved]
+    recording = PhaseRecording(saved.append, interval=1)
+    run_spied(name, "people", phase, Budget(STEPS, findings_per_seed=1), seeds=seeds, recording=recording)
+    living = [len(checkpoint.state["origin"]) for checkpoint in saved]
     assert any(0 < count < CHAINS for count in living)  # some have retired
-    for at, count in zip(saved, living, strict=True):
-        assert {len(value) for value in at.state.values()} == {count}
+    for checkpoint, count in zip(saved, living, strict=True):
+        assert {len(value) for value in checkpoint.state.values()} == {count}
 
 
 # Budgets are exact
 
 
-@check(phase=PHASES, steps=(0, 1, 5))
+@add_check(phase=PHASES, steps=(0, 1, 5))
 def a_budget_of_steps_is_kept(name: str, phase: str, steps: int) -> None:
     """Every chain takes exactly as many steps."""
-    result, spy = explore(name, "people", phase, Budget(steps))
+    result, spy = run_spied(name, "people", phase, Budget(steps))
     assert (result.stop, result.findings.evaluated) == ("steps", steps * CHAINS)
     assert [len(spy.path(origin)) for origin in range(CHAINS)] == [steps] * CHAINS
 
 
-@check(phase=PHASES)
+@add_check(phase=PHASES)
 def a_budget_of_records_is_kept(name: str, phase: str) -> None:
     """Exactly as many distinct records are evaluated."""
-    whole = shared_phase(name, "people", phase)[0].findings
-    assert len(whole) > 2
-    for limit in (1, whole.tried - 1):
-        result, _ = explore(name, "people", phase, Budget(STEPS, instances=limit))
-        found = result.findings
-        assert (found.tried, result.stop) == (limit, "instances")
-        assert torch.equal(found.rows, whole.rows[: len(found)])
+    all_findings = cached_phase(name, "people", phase)[0].findings
+    assert len(all_findings) > 2
+    for limit in (1, all_findings.tried - 1):
+        result, _ = run_spied(name, "people", phase, Budget(STEPS, instances=limit))
+        findings = result.findings
+        assert (findings.tried, result.stop) == (limit, "instances")
+        assert torch.equal(findings.rows, all_findings.rows[: len(findings)])
 
 
-@check(phase=PHASES, limit=(1, 3))
+@add_check(phase=PHASES, limit=(1, 3))
 def a_budget_of_findings_per_seed_is_kept(name: str, phase: str, limit: int) -> None:
     """A chain retires with its last finding."""
-    _, spy = explore(name, "people", phase, Budget(STEPS, findings_per_seed=limit))
+    _, spy = run_spied(name, "people", phase, Budget(STEPS, findings_per_seed=limit))
     for origin in range(CHAINS):
         hits = spy.hits(origin)
         assert hits[-1] if sum(hits) == limit else (sum(hits) < limit and len(hits) == STEPS)
@@ -393,7 +393,7 @@ class Fragile(nn.Module):
 def _hook_of_the_user(*_: Any) -> None: ...
 
 
-def _snapshot(module: nn.Module) -> list[object]:
+def _record_module(module: nn.Module) -> list[object]:
     """Return everything that a search must not change."""
     values = [(name, value.tolist()) for name, value in module.state_dict().items()]
     modes = [part.training for part in module.modules()]
@@ -408,35 +408,35 @@ def _search_fragile(name: str, module: Fragile) -> None:
     search(Network(module, domain), domain, rows, SearchConfig(name, CHAINS, STEPS, STEPS), seeds=case("people").seeds)
 
 
-@check()
+@add_check()
 def the_module_is_left_as_it_was(name: str) -> None:
     """Weights, modes, gradients and hooks are unchanged, also after a search that fails."""
     domain = case("people").domain
     module = Fragile(domain)
-    before = _snapshot(module)
+    before = _record_module(module)
     _search_fragile(name, module)
-    assert _snapshot(module) == before
+    assert _record_module(module) == before
     for share in (0.4, 0.9):  # of the calls; the controls come last
         fragile = Fragile(domain, breaks_at=int(share * module.calls))
         try:
             _search_fragile(name, fragile)
         except ModelError:
-            assert _snapshot(fragile) == before
+            assert _record_module(fragile) == before
         else:
             raise AssertionError("the error of the model is lost")
 
 
-@check()
+@add_check()
 def random_states_threads_and_rows_are_left_as_they_were(name: str) -> None:
     """A search changes neither random states nor settings nor rows of its caller."""
-    here = case("people")
-    rows, seeds = here.rows.clone(), here.seeds.clone()
+    subject = case("people")
+    rows, seeds = subject.rows.clone(), subject.seeds.clone()
     threads, modes = torch.get_num_threads(), (torch.is_grad_enabled(), torch.get_default_dtype())
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
-    full_search(name, "people", controls=True)
+    run_search(name, "people", controls=True)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     assert np.random.get_state()[1].tolist() == before[2]  # type: ignore[index]
     assert (threads, modes) == (torch.get_num_threads(), (torch.is_grad_enabled(), torch.get_default_dtype()))
-    assert torch.equal(here.rows, rows)
-    assert torch.equal(here.seeds, seeds)
+    assert torch.equal(subject.rows, rows)
+    assert torch.equal(subject.seeds, seeds)

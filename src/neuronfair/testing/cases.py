@@ -27,7 +27,7 @@ CHAINS = 8
 CASES = ("plain", "people", "pair", "score")
 PLAUSIBLE = "plausible"  # like people, limited to plausible ones
 COUNTERFACTUAL = "counterfactual"  # counterfactual twins, and a network that does not read the sensitive attribute
-PEOPLE = """
+CENSUS = """
 name = "people"
 sensitive = ["sex"]
 target = { column = "income", classes = ["low", "high"] }
@@ -117,27 +117,27 @@ class ExampleCase:
 @cache
 def case(name: str) -> ExampleCase:
     """Return a case: a handmade boundary, many attributes with rules, two sensitive ones, a score, and so on."""
-    people = parse_domain(PEOPLE)
+    census = parse_domain(CENSUS)
     if name == "plain":
         return ExampleCase(one_biased_neuron(), domain())
     if name == "people":
-        return ExampleCase(random_module(people, seed=1), people)
+        return ExampleCase(random_module(census, seed=1), census)
     if name == "score":
-        return ExampleCase(random_module(people, 1, seed=3), people, Decision("tolerance", 2.5))
+        return ExampleCase(random_module(census, 1, seed=3), census, Decision("tolerance", 2.5))
     if name == PLAUSIBLE:
         return ExampleCase(
-            random_module(people, seed=1), keep_plausible(people, Young(people), 0.5, uniform_rows(people, 100))
+            random_module(census, seed=1), keep_plausible(census, Young(census), 0.5, uniform_rows(census, 100))
         )
     if name == COUNTERFACTUAL:
-        proxied = domain(attributes=3)
-        rows = uniform_rows(proxied, 300)
+        proxy_domain = domain(attributes=3)
+        rows = uniform_rows(proxy_domain, 300)
         rows[:, 0] = (rows[:, 0] + 9 * rows[:, -1]) // 2  # a proxy of the group: below 5, or not
-        module = random_module(proxied, seed=1)
+        module = random_module(proxy_domain, seed=1)
         with torch.no_grad():
             next(module.parameters())[:, -1] = 0
-        return ExampleCase(module, with_counterfactuals(proxied, fit_counterfactuals(proxied, rows)))
-    pair = people.with_sensitive("sex", "marital")  # a rule links the second one to `relationship`
-    return ExampleCase(random_module(pair, 3, seed=2), pair)
+        return ExampleCase(module, with_counterfactuals(proxy_domain, fit_counterfactuals(proxy_domain, rows)))
+    pair_domain = census.with_sensitive("sex", "marital")  # a rule links the second one to `relationship`
+    return ExampleCase(random_module(pair_domain, 3, seed=2), pair_domain)
 
 
 def domain(*, attributes: int = 4, high: int = 9) -> TableDomain:

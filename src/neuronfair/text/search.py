@@ -108,13 +108,13 @@ def _run_both_phases(
         progress(f"{method}: searching", completed, total, f"{findings:,} found")
 
     budget = Budget(steps, findings_per_seed=1)
-    first = run_phase(context, rules.first, seeds, budget=budget, seen=evaluated, progress=show_progress)
+    first = run_phase(context, rules.first, seeds, budget=budget, key_set=evaluated, progress=show_progress)
     parts.append(first.findings)
     local: PhaseResult | None = None
     if first.stop != "interrupted" and len(first.findings):
         starts, origin = first.findings.rows, first.findings.origin
         local = run_phase(
-            context, rules.local, starts, budget=Budget(steps), origin=origin, seen=evaluated, progress=show_progress
+            context, rules.local, starts, budget=Budget(steps), origin=origin, key_set=evaluated, progress=show_progress
         )
         parts.append(local.findings)
     return Findings.join(parts), "interrupted" in (first.stop, local and local.stop)
@@ -129,7 +129,7 @@ def _try_random_words(
         return None, False
     progress("control: random words", 0, None)
     budget = Budget(steps, instances=texts)
-    phase = run_phase(context, _RandomWords(), seeds, budget=budget, seen=KeySet(context.domain.device))
+    phase = run_phase(context, _RandomWords(), seeds, budget=budget, key_set=KeySet(context.domain.device))
     is_interrupted = phase.stop == "interrupted"
     return None if is_interrupted else campaign.Count.of(phase.findings), is_interrupted
 

@@ -25,7 +25,7 @@ from neuronfair.searches.methods.frontier import (
     ROWS_REMEMBERED,
     Frontier,
     binning,
-    chances,
+    estimate_chances,
 )
 from tests.conftest import PEOPLE
 from tests.planted import networks
@@ -104,7 +104,7 @@ def test_the_ends_of_a_linear_network_are_predicted_exactly(domain):
     weights = margin_weights_of(context, rows)
     for column in domain.changeable.nonzero()[:, 0].tolist():
         codes = torch.randint(domain.attributes[column].size, (50, 1), generator=generator)
-        high, low, _ = Frontier()._predicted(context, state, torch.full((50, 1), column), codes)
+        high, low, _ = Frontier()._predict(context, state, torch.full((50, 1), column), codes)
         moved = rows.clone()
         moved[:, column] = codes[:, 0]
         margins = (family_scores(context, moved) * weights[:, None]).sum(2)
@@ -130,7 +130,7 @@ def test_cells_by_hand():
     assert (state["high"].tolist(), state["low"].tolist()) == ([1.5], [-0.5])
     # One up: 0.5 and -1.5, split depth 0.5, change 1 + 1: 0.25 lies in the bin that 0.125 opens.
     columns, codes = torch.tensor([[0, 3]]), torch.tensor([[6, 7]])
-    high, low, cells = Frontier()._predicted(context, state, columns, codes)
+    high, low, cells = Frontier()._predict(context, state, columns, codes)
     assert (high.tolist(), low.tolist()) == ([[0.5, -1.5]], [[-1.5, -3.5]])
     one_up = (0 * DEPTH_BINS + DEPTH_EDGES.index(0.25)) * LENGTH_BINS + 0
     three_up = (3 * DEPTH_BINS + DEPTH_EDGES.index(-0.25)) * LENGTH_BINS + 1  # depth -1.5, change 6; a way of 2 to 3
@@ -147,7 +147,7 @@ def test_a_walker_inside_takes_a_move_that_stays_inside():
     assert len(state["rows"]) > 100
     for t in range(1, 5):
         asked = method.ask(context, state, t)
-        columns, codes, exists = method._moves(context, state, t)
+        columns, codes, exists = method._draw_moves(context, state, t)
         moved = state["rows"][:, None].repeat(1, method.candidates, 1).scatter(2, columns[..., None], codes[..., None])
         stays = evaluate(context.network, domain, moved.flatten(0, 1)).discriminates.view(exists.shape) & exists
         assert torch.equal(evaluate(context.network, domain, asked).discriminates, stays.any(1))
@@ -219,9 +219,9 @@ def test_a_slope_is_not_given_up_for_a_plateau_nor_a_finding_for_a_miss():
 
 def test_the_table_depends_on_network_domain_and_seed_only():
     context = networks.context(networks.random_module(PEOPLE_DOMAIN), PEOPLE_DOMAIN)
-    table = Frontier().prepared(context)[0].table
-    again = Frontier().prepared(replace(context, draws=replace(context.draws, phase="other")))[0].table
-    other = Frontier().prepared(replace(context, draws=replace(context.draws, seed=1)))[0].table
+    table = Frontier().prepare(context)[0].table
+    again = Frontier().prepare(replace(context, draws=replace(context.draws, phase="other")))[0].table
+    other = Frontier().prepare(replace(context, draws=replace(context.draws, seed=1)))[0].table
     assert table is not None
     assert torch.equal(table, again)
     assert not torch.equal(table, other)
@@ -242,26 +242,28 @@ def test_ctrl_c_in_the_pilot_is_not_swallowed(monkeypatch):
         return ask(self, context, state, t)
 
     monkeypatch.setattr(Frontier, "ask", pressed_once)
-    _, pilot = Frontier().prepared(context)
+    _, pilot = Frontier().prepare(context)
     assert pilot.stop == "interrupted"
 
 
 def test_a_pilot_that_saw_nothing_trusts_what_is_predicted_to_be_safe():
     nothing = torch.zeros(3, DEPTH_BINS, LENGTH_BINS, dtype=torch.float64)
-    by_depth = chances(nothing, nothing).view(3, DEPTH_BINS, LENGTH_BINS)[1, :, 2]
+    by_depth = estimate_chances(nothing, nothing).view(3, DEPTH_BINS, LENGTH_BINS)[1, :, 2]
     assert (by_depth.diff() > 0).all()
     assert torch.allclose(by_depth[[0, DEPTH_BINS // 2, -1]], torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
     # Eight tries outweigh it by half: (8 hits + 8 * chance) / 16 at every level, from the coarsest to the finest.
     tries = nothing.clone()
     tries[1, 0, 2] = 8
-    assert chances(tries, tries).view(3, DEPTH_BINS, LENGTH_BINS)[1, 0, 2].item() == pytest.approx(1 - 0.95 / 8)
+    assert estimate_chances(tries, tries).view(3, DEPTH_BINS, LENGTH_BINS)[1, 0, 2].item() == pytest.approx(
+        1 - 0.95 / 8
+    )
 
 
 def test_the_pilot_finds_people_where_there_are_few():
     """Outside it heads for the boundary as a search does: every chain is inside after a few steps."""
     domain = networks.large_domain()
     context = networks.context(networks.one_biased_neuron(inputs=11, boundary=networks.MIDDLE), domain)
-    _, pilot = Frontier().prepared(context)
+    _, pilot = Frontier().prepare(context)
     early = pilot.findings.origin[pilot.findings.step < 20]
     assert len(early.unique()) == len(pilot.findings.origin.unique()) == MAX_PILOT
 
@@ -306,7 +308,7 @@ def test_guidance_beats_the_blind_walk():
     rates = {}
     for blind in (False, True):
         context = networks.context(module, domain, blind=blind)
-        found = run_phase(context, Frontier().prepared(context)[0], seeds, budget=Budget(steps=50)).findings
+        found = run_phase(context, Frontier().prepare(context)[0], seeds, budget=Budget(steps=50)).findings
         rates[blind] = found.gsr
     assert rates[False] > 2 * rates[True]
 

@@ -296,7 +296,7 @@ def test_batches_and_a_kill_change_nothing(local):
     assert len(whole.findings) > 50
 
     saved: list[Checkpoint] = []
-    run_phase(context, method, seeds, budget=Budget(steps=7), recording=PhaseRecording(saved.append, every=5))
+    run_phase(context, method, seeds, budget=Budget(steps=7), recording=PhaseRecording(saved.append, interval=5))
     resumed = run_phase(context, method, seeds, budget=budget, recording=PhaseRecording(resume=saved[0]))
     assert (saved[0].t, pairs(resumed)) == (5, pairs(whole))
 

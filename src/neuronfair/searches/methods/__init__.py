@@ -63,7 +63,7 @@ def _neuronfair_plus(_: Setting) -> Phases:
 
 
 def _frontier(setting: Setting) -> Phases:
-    method, pilot = Frontier().prepared(setting.context, rows=setting.rows // 20, seen=setting.key_set)
+    method, pilot = Frontier().prepare(setting.context, rows=setting.rows // 20, key_set=setting.key_set)
     return Phases(method, method, pilot)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from neuronfair.domain.draws import Draws
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
 from neuronfair.searches.evaluate import Evaluation
-from neuronfair.searches.keys import KeySet, among
+from neuronfair.searches.keys import KeySet, are_among
 from neuronfair.searches.method import SearchContext, State, renew_state, select_state
 
 # The predicted split depth of a move, in units of the predicted change, is sorted into bins by these edges.
@@ -42,8 +42,8 @@ class Frontier:
     trust: float = 0.9
     table: Tensor | None = None  # (attributes * bins * distances,)
 
-    def prepared(
-        self, context: SearchContext, *, rows: int = 20_000, seen: KeySet | None = None
+    def prepare(
+        self, context: SearchContext, *, rows: int = 20_000, key_set: KeySet | None = None
     ) -> tuple[Frontier, PhaseResult | None]:
         """Return this method with its table, counted in a short pilot run from random rows, and the pilot's findings.
 
@@ -60,11 +60,11 @@ class Frontier:
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
         cells = domain.codes_per_row * DEPTH_BINS * LENGTH_BINS
         # Inside it trusts all moves alike and takes the first one, which is random.
-        alike = torch.zeros(cells, dtype=context.network.dtype, device=domain.device)
-        pilot, ends = _FrontierPilot(self.candidates, self.trust, alike), list[Checkpoint]()
-        recording = PhaseRecording(ends.append, every=PILOT_STEPS + 1)
-        result = run_phase(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), seen=seen, recording=recording)
-        moves = ends[-1].state["moves"]
+        uniform_table = torch.zeros(cells, dtype=context.network.dtype, device=domain.device)
+        pilot, checkpoints = _FrontierPilot(self.candidates, self.trust, uniform_table), list[Checkpoint]()
+        recording = PhaseRecording(checkpoints.append, interval=PILOT_STEPS + 1)
+        result = run_phase(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), key_set=key_set, recording=recording)
+        moves = checkpoints[-1].state["moves"]
         moves = moves[moves >= 0]
         table = trust_table(moves // 2, moves % 2 == 1, domain.codes_per_row).to(context.network.dtype)
         return replace(self, table=table), result
@@ -72,12 +72,12 @@ class Frontier:
     def start(self, context: SearchContext, state: State) -> State:
         """Return the chains before anything is known about them."""
         n, device, dtype = len(state["rows"]), state["rows"].device, context.network.dtype
-        number = torch.zeros(n, dtype=dtype, device=device)
+        zeros = torch.zeros(n, dtype=dtype, device=device)
         slope = context.zero_gradient(state["rows"])
-        inside = torch.zeros(n, dtype=torch.bool, device=device)
-        known = {"inside": inside, "sloping": inside, "high": number, "low": number}
-        known["recent"] = torch.full((n, ROWS_REMEMBERED), -1, device=device)
-        return state | known | {"slope_high": slope, "slope_low": slope}
+        is_inside = torch.zeros(n, dtype=torch.bool, device=device)
+        findings_state = {"inside": is_inside, "sloping": is_inside, "high": zeros, "low": zeros}
+        findings_state["recent"] = torch.full((n, ROWS_REMEMBERED), -1, device=device)
+        return state | findings_state | {"slope_high": slope, "slope_low": slope}
 
     def graph_key(self, t: int) -> int | None:
         """Return the same key for all steps but the first two: they run the same operations."""
@@ -85,58 +85,58 @@ class Frontier:
 
     def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return the seeds first, then the best of some random moves of one attribute each."""
-        rows, inside = state["rows"], state["inside"][:, None]
+        rows, is_inside = state["rows"], state["inside"][:, None]
         if t == 0:
             return rows
-        columns, codes, exists = self._moves(context, state, t)
-        high, low, cells = self._predicted(context, state, columns, codes)
+        columns, codes, exists = self._draw_moves(context, state, t)
+        high, low, cells = self._predict(context, state, columns, codes)
         if context.decision.kind == "tolerance":
             merit = high - low
         else:  # the centre of the family should lie on the boundary
             merit = -((high + low) / 2 - context.decision.boundary).abs()
         if self.table is not None:
-            merit = torch.where(inside, _looked_up(self.table, cells).clamp(max=self.trust), merit)
+            merit = torch.where(is_inside, _look_up(self.table, cells).clamp(max=self.trust), merit)
         # Of equal merit the first is taken: all trusted moves are equally good, and they come in random order.
         best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
-        moved = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
-        lost = ~state["inside"] if t == 1 else ~(state["inside"] | state["sloping"])
+        new_rows = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
+        is_lost = ~state["inside"] if t == 1 else ~(state["inside"] | state["sloping"])
 
-        def drawn(some: Tensor | slice) -> State:
-            lines = {name: state[name][some] for name in ("rows", "origin", "sloping")}
-            return {"rows": self._redrawn(context, lines, t)}
+        def redraw(indices: Tensor | slice) -> State:
+            lines = {name: state[name][indices] for name in ("rows", "origin", "sloping")}
+            return {"rows": self._redraw(context, lines, t)}
 
-        return renew_state(lost, {"rows": moved}, drawn)["rows"]
+        return renew_state(is_lost, {"rows": new_rows}, redraw)["rows"]
 
-    def _moves(self, context: SearchContext, state: State, t: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _draw_moves(self, context: SearchContext, state: State, t: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return random moves as attribute, new code, and whether the row exists and is new: (n, candidates) each."""
         domain, rows = context.domain, state["rows"]
         u, v, w = context.draws.uniform(t, state["origin"], 3 * self.candidates, use="moves").chunk(3, 1)
-        columns = _looked_up(context.free, (u * len(context.free)).long())
-        sizes, points, old = (
-            _looked_up(domain.sizes, columns),
-            _looked_up(domain.grid_sizes, columns),
+        columns = _look_up(context.free_columns, (u * len(context.free_columns)).long())
+        sizes, points, old_codes = (
+            _look_up(domain.sizes, columns),
+            _look_up(domain.grid_sizes, columns),
             rows.gather(1, columns),
         )
         # Inside, the length of a move is log-uniform: most are short, some reach across the whole range.
-        way = torch.exp(v * _looked_up(torch.log(domain.grid_sizes - 0.01).double(), columns)).long()
-        above, below = old + way, old - way
+        length = torch.exp(v * _look_up(torch.log(domain.grid_sizes - 0.01).double(), columns)).long()
+        above, below = old_codes + length, old_codes - length
         up = torch.where(w < 0.5, below < 0, above < points)  # at a bound it turns round
         # Elsewhere a move leads to any other code.
-        anywhere = old + 1 + (v * _looked_up((domain.sizes - 1).double(), columns)).long()
+        anywhere = old_codes + 1 + (v * _look_up((domain.sizes - 1).double(), columns)).long()
         anywhere = torch.where(anywhere >= sizes, anywhere - sizes, anywhere)
-        steps = _looked_up(domain.is_ordered, columns) & (old < points) & state["inside"][:, None]
+        steps = _look_up(domain.is_ordered, columns) & (old_codes < points) & state["inside"][:, None]
         codes = torch.where(steps, torch.where(up, above, below), anywhere)
-        exists = (codes >= 0) & (codes < sizes) & (codes != old)
-        codes = torch.where(exists, codes, old)
+        exists = (codes >= 0) & (codes < sizes) & (codes != old_codes)
+        codes = torch.where(exists, codes, old_codes)
         if domain.is_restricted:
-            moved = rows[:, None].repeat(1, self.candidates, 1).scatter(2, columns[..., None], codes[..., None])
-            exists &= domain.valid(moved.flatten(0, 1)).view(exists.shape)
-            codes = torch.where(exists, codes, old)
+            new_rows = rows[:, None].repeat(1, self.candidates, 1).scatter(2, columns[..., None], codes[..., None])
+            exists &= domain.valid(new_rows.flatten(0, 1)).view(exists.shape)
+            codes = torch.where(exists, codes, old_codes)
         # A key is a sum over the columns, so the key of a moved row is known without making the row.
-        keys = domain.key(rows)[:, None] + (codes - old) * _looked_up(context.key_increments, columns)
-        return columns, codes, exists & ~among(state["recent"], keys)
+        keys = domain.key(rows)[:, None] + (codes - old_codes) * _look_up(context.key_increments, columns)
+        return columns, codes, exists & ~are_among(state["recent"], keys)
 
-    def _predicted(
+    def _predict(
         self, context: SearchContext, state: State, columns: Tensor, codes: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the family's ends after each move, to first order, and the move's cell in the table: (n, m) each."""
@@ -145,11 +145,11 @@ class Frontier:
         high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
         relative = context.decision.measure_split_depth(high, low) / (rise.abs() + fall.abs()).clamp(min=1e-6)
         edges, lengths = binning(relative.dtype, relative.device)
-        way = (codes - state["rows"].gather(1, columns)).abs().clamp(max=len(lengths) - 1)
-        distance = _looked_up(lengths, way * _looked_up(context.domain.is_ordered, columns))
+        length = (codes - state["rows"].gather(1, columns)).abs().clamp(max=len(lengths) - 1)
+        distance = _look_up(lengths, length * _look_up(context.domain.is_ordered, columns))
         return high, low, (columns * DEPTH_BINS + torch.bucketize(relative, edges)) * LENGTH_BINS + distance
 
-    def _redrawn(self, context: SearchContext, state: State, t: int) -> Tensor:
+    def _redraw(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return rows with half of the attributes redrawn, or all of them if the gradients are 0."""
         rows = state["rows"]
         u, v = context.draws.uniform(t, state["origin"], 2 * rows.shape[1], use="redraw").chunk(2, 1)
@@ -172,13 +172,13 @@ class Frontier:
 @lru_cache(maxsize=8)
 def binning(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the edges of the bins of split depth, and the bin of each length up to the first of the last bin."""
-    lengths = [max(way, 1).bit_length() - 1 for way in range(1 + 2 ** (LENGTH_BINS - 1))]
+    lengths = [max(length, 1).bit_length() - 1 for length in range(1 + 2 ** (LENGTH_BINS - 1))]
     return torch.tensor(DEPTH_EDGES, dtype=dtype, device=device), torch.tensor(lengths, device=device)
 
 
-def _looked_up(table: Tensor, places: Tensor) -> Tensor:
+def _look_up(table: Tensor, indices: Tensor) -> Tensor:
     """Return table[places] for places (n, m), in a third of the time."""
-    return table.expand(len(places), -1).gather(1, places)
+    return table.expand(len(indices), -1).gather(1, indices)
 
 
 @dataclass(frozen=True)
@@ -192,9 +192,9 @@ class _FrontierPilot(Frontier):
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
         changed = rows != state["rows"]
         columns = changed.int().argmax(1, keepdim=True)
-        *_, cells = self._predicted(context, state, columns, rows.gather(1, columns))
-        counted = state["inside"] & changed.any(1)
-        move = torch.where(counted, 2 * cells[:, 0] + evaluation.discriminates, -1)
+        *_, cells = self._predict(context, state, columns, rows.gather(1, columns))
+        is_counted = state["inside"] & changed.any(1)
+        move = torch.where(is_counted, 2 * cells[:, 0] + evaluation.discriminates, -1)
         moves = torch.cat([state["moves"][:, 1:], move[:, None]], 1)
         return super().tell(context, state, rows, evaluation, t) | {"moves": moves}
 
@@ -203,10 +203,10 @@ def trust_table(cells: Tensor, stayed: Tensor, attributes: int) -> Tensor:
     """Return the chance to stay inside for each cell of the table, from a pilot's moves and whether they stayed."""
     shape = attributes, DEPTH_BINS, LENGTH_BINS
     hits, tries = (torch.bincount(x, minlength=math.prod(shape)).view(shape).double() for x in (cells[stayed], cells))
-    return chances(hits, tries)
+    return estimate_chances(hits, tries)
 
 
-def chances(hits: Tensor, tries: Tensor) -> Tensor:
+def estimate_chances(hits: Tensor, tries: Tensor) -> Tensor:
     """Return the share of hits in each cell, shrunk towards the share of its coarser cell."""
     # Where the pilot has no tries, safer moves have better chances: with few findings that is nearly everywhere.
     chance = torch.linspace(0.05, 0.95, DEPTH_BINS, dtype=torch.float64, device=hits.device)[:, None]

@@ -219,14 +219,14 @@ class FrontierFree:
 
     def ask(self, context: SearchContext, state: State, t: int) -> Tensor:
         """Return the seeds first, then the best of some random moves of one attribute each."""
-        rows, inside = state["rows"], state["inside"]
+        rows, is_inside = state["rows"], state["inside"]
         if t == 0:
             return rows
         columns, codes, exists, is_known = self._draw_moves(context, state, t)
         merit = self.measure_split_depth(context, state, columns, codes)
         if self.table is not None:
             chance = self.table[self.find_kinds(context, rows, columns, codes, merit)].clamp(max=self.trust)
-            merit = torch.where(inside[:, None], chance, merit)
+            merit = torch.where(is_inside[:, None], chance, merit)
         merit = torch.where(is_known, merit.amin(1, keepdim=True) - 1, merit)
         # Of equal merit the first is taken: all trusted moves are equally good, and they come in random order.
         best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
@@ -238,7 +238,7 @@ class FrontierFree:
             def redraw(indices: Tensor | slice) -> State:
                 return {"rows": self._redraw(context, rows[indices], state["origin"][indices], t)}
 
-            new_rows = renew_state(~inside, {"rows": new_rows}, redraw)["rows"]
+            new_rows = renew_state(~is_inside, {"rows": new_rows}, redraw)["rows"]
         return self._redraw_within_cells(context, state, new_rows, t)
 
     def tell(self, context: SearchContext, state: State, rows: Tensor, evaluation: Evaluation, t: int) -> State:
@@ -268,7 +268,7 @@ class FrontierFree:
         domain, rows, cells = context.domain, state["rows"], self.effects.cells
         u = context.draws.uniform(t, state["origin"], 5 * self.candidates, use="moves")
         picks, lengths, sides, kinds, offsets = u.chunk(5, 1)
-        columns = context.free[(picks * len(context.free)).long()]
+        columns = context.free_columns[(picks * len(context.free_columns)).long()]
         old, ordered = rows.gather(1, columns), domain.is_ordered[columns]
         cell, count = cells.find(columns, old), cells.count[columns]
         # Half of the moves of ordered attributes are log-uniform in length, mostly short; the others lead anywhere.
@@ -351,7 +351,7 @@ def prepare_frontier_free(
     no_seeds = torch.zeros(SURVEY_CHAINS, domain.codes_per_row, dtype=torch.int64, device=domain.device)
     scout = replace(context, draws=Draws(context.draws.seed, "survey"))
     budget = Budget(min(SURVEY_ROWS, rows // 2) // SURVEY_CHAINS)
-    survey_result = run_phase(scout, survey, no_seeds, budget=budget, seen=key_set)
+    survey_result = run_phase(scout, survey, no_seeds, budget=budget, key_set=key_set)
     if survey_result.stop == "interrupted":
         return method, survey_result
     evaluation = _join_evaluations(survey.evaluations)
@@ -360,7 +360,7 @@ def prepare_frontier_free(
     starts = torch.cat([survey_result.findings.rows, evaluation.rows])[:chains]
     pilot = _FrontierFreePilot(method.effects, method.noise)
     scout = replace(context, draws=Draws(context.draws.seed, "pilot"))
-    pilot_result = run_phase(scout, pilot, starts, budget=Budget(PILOT_STEPS), seen=key_set)
+    pilot_result = run_phase(scout, pilot, starts, budget=Budget(PILOT_STEPS), key_set=key_set)
     result = pilot_result.after(survey_result)
     if pilot_result.stop == "interrupted":
         return method, result
@@ -410,8 +410,8 @@ class _FrontierFreePilot(FrontierFree):
     def learn(self, context: SearchContext) -> FrontierFree:
         """Return the method with the noise of its predictions and its table of trust."""
         rows, columns, codes, split_depth, error, stayed = (torch.cat(part) for part in zip(*self.moves, strict=True))
-        d, ones = rows.shape[1], torch.ones_like(error)
-        total, tries = (ones.new_zeros(d).index_add(0, columns[:, 0], x) for x in (error, ones))
+        d, weights = rows.shape[1], torch.ones_like(error)
+        total, tries = (weights.new_zeros(d).index_add(0, columns[:, 0], x) for x in (error, weights))
         mean = error.sum() / max(1, len(error))
         noise = ((total + PRIOR_TRIES * mean) / (tries + PRIOR_TRIES)).sqrt().clamp(min=1e-9)
         method = FrontierFree(self.effects, noise)
