@@ -315,7 +315,7 @@ def test_a_result_as_html_frame_and_picture(found):
     assert found.to_html().startswith("<!doctype html>")
     frame = found.to_frame()
     (entry,) = found.report.attributes
-    assert list(frame["population"]) == [rate.population for rate in entry.rates.measured]
+    assert list(frame["population"]) == [rate.population for rate in entry.rates.available]
     assert ((frame["low"] <= frame["flip_rate"]) & (frame["flip_rate"] <= frame["high"])).all()
     pytest.importorskip("matplotlib")
     axes = found.plot()

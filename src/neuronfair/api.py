@@ -101,7 +101,7 @@ class Audit:
     def plot(self, axes: Any = None) -> Any:
         """Draw the flip rates with their confidence intervals; returns the matplotlib axes."""
         axes = new_axes() if axes is None else axes
-        rates = [(attribute.name, rate) for attribute in self.report.attributes for rate in attribute.rates.measured]
+        rates = [(attribute.name, rate) for attribute in self.report.attributes for rate in attribute.rates.available]
         heights, shares = range(len(rates)), [100 * rate.rate for _, rate in rates]
         below, above = ([100 * abs(getattr(rate, end) - rate.rate) for _, rate in rates] for end in ("low", "high"))
         axes.barh(heights, shares, xerr=[below, above], capsize=3)

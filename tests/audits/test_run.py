@@ -49,7 +49,7 @@ def test_whom_it_hurts_is_counted_in_each_population_and_in_findings(planted):
     """Who has `s` needs a higher sum for the second class, so in every pair it is lost with `s` and got without."""
     (entry,) = planted.report.attributes
     assert [one.population for one in entry.direction] == ["pairs", "table", "plausible", "domain", "findings"]
-    counts = (*(rate.discriminated for rate in entry.rates.measured), entry.people_found)
+    counts = (*(rate.discriminated for rate in entry.rates.available), entry.people_found)
     for one, people in zip(entry.direction, counts, strict=True):
         assert one.people == people
         assert [(side.gets, side.loses) for side in one.sides] == [(0, people), (people, 0)]
@@ -344,7 +344,7 @@ def test_ctrl_c_keeps_what_was_found_and_the_audit_goes_on(whole, tmp_path, stag
         assert "interrupted" in entry.searches[1].stop
         assert entry.worst
     if stage == "Comparing people":
-        assert entry.rates.measured == ()
+        assert entry.rates.available == ()
         assert report.verdict.level == "not assessable"
     assert Report.from_json((folder / "audit.json").read_bytes()) == report
     again = audit(module, data, settings=TINY, folder=folder)

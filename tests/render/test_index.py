@@ -29,7 +29,7 @@ def test_the_figures_are_those_of_the_worst_attribute():
     mild, worst = reports.attribute("sex", 100), reports.attribute("race", 5_000)
     found = fill_line(EMPTY, reports.report(mild, worst), "a/report.html")
     assert (found.attribute, found.random) == ("race", worst.rates.domain)
-    assert found.rate == worst.rates.measured[0]
+    assert found.rate == worst.rates.available[0]
     assert (found.gap, found.gap_of) == (worst.severity.max, "scores")
     assert (found.state, found.page) == ("no limits", "a/report.html")
 

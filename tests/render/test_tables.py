@@ -43,7 +43,7 @@ def test_it_shows_headline_metrics_steps_and_pairs():
 
 def test_tables_name_the_confidence_of_their_intervals():
     made = attribute("sex")
-    rates = {rate.population: replace(rate, confidence=0.9) for rate in made.rates.measured}
+    rates = {rate.population: replace(rate, confidence=0.9) for rate in made.rates.available}
     for form in (write_markdown, write_model_card):
         assert "flip rate (95% CI)" in form(report(made))
         assert "95%" not in form(report(replace(made, rates=Rates(**rates))))

@@ -268,7 +268,7 @@ def make_rates_frame(report: Report) -> Any:
             "records": rate.of,
         }
         for attribute in report.attributes
-        for rate in attribute.rates.measured
+        for rate in attribute.rates.available
     ]
     return _import_pandas().DataFrame(lines)
 

@@ -120,10 +120,10 @@ def _tabulate_flip_rates(report: Report) -> TextTable:
             f"{rate.discriminated:,} of {rate.of:,}",
         )
         for attribute in attributes
-        for rate in attribute.rates.measured
+        for rate in attribute.rates.available
     ]
     notes = [*list_omissions(attributes), *([population.text] if population is not None else [])]
-    rates = (rate for attribute in attributes for rate in attribute.rates.measured)
+    rates = (rate for attribute in attributes for rate in attribute.rates.available)
     levels = dict.fromkeys(f" ({percent(rate.confidence)} CI)" for rate in rates)
     return TextTable("Flip rates", ("by", "population", f"flip rate{' or'.join(levels)}", "flips"), rows, notes)
 

@@ -420,7 +420,7 @@ def test_plausible_people_count_as_the_others_do():
 
 
 def _at_confidence(one, confidence: float):
-    rates = {rate.population: replace(rate, confidence=confidence) for rate in one.rates.measured}
+    rates = {rate.population: replace(rate, confidence=confidence) for rate in one.rates.available}
     return replace(one, rates=Rates(**rates))
 
 

@@ -100,8 +100,8 @@ def test_a_few_rows_of_the_table_come_first_then_plausible_findings():
 def test_four_rates_beside_each_other(seen):
     """One in five is old; of the domain half is rich."""
     (entry,) = seen.report.attributes
-    pairs, table, plausible, drawn = entry.rates.measured
-    assert [rate.population for rate in entry.rates.measured] == ["pairs", "table", "plausible", "domain"]
+    pairs, table, plausible, drawn = entry.rates.available
+    assert [rate.population for rate in entry.rates.available] == ["pairs", "table", "plausible", "domain"]
     assert (pairs.rate, pairs.of, pairs.left_out, pairs.alone) == (
         table.rate,
         400,
@@ -216,7 +216,7 @@ def test_an_impossible_twin_counts_second():
     assert pairs.left_out + pairs.discriminated == table.discriminated
     assert pairs.left_out > 20
     assert pairs.alone + pairs.of == 2000
-    assert entry.rates.measured[0] is pairs
+    assert entry.rates.available[0] is pairs
     assert f"Left out because the twin is not plausible: {pairs.left_out} flips." in pairs.omission
     order = [finding.is_plausible for finding in entry.worst]
     assert order == sorted(order, reverse=True)

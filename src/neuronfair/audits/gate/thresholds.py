@@ -54,11 +54,11 @@ SEVERITIES = ("severity.median", "severity.p95", "severity.max")
 CERTIFIED = {"certified": "certified_fair", "certified_discriminatory": "certified_discriminatory"}  # of the data set
 PROOF_METRICS = (*CERTIFIED, "proved_fair", "proved_discriminatory", "undecided")  # the others: of the input space
 ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
-REGRESSION_SET = tuple(f"regression_set.{one}" for one in ("still_flips", "fixed", "replayed", "unfit"))
+REGRESSION_SET = tuple(f"regression_set.{name}" for name in ("still_flips", "fixed", "replayed", "unfit"))
 AUDIT_METRICS = (*ACCURACIES, *REGRESSION_SET)
 _OLD_NAMES = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
 # Of 0.2, with a warning until 0.4.
-_RENAMED = {one.replace("regression_set", "corpus"): one for one in REGRESSION_SET}
+_RENAMED = {name.replace("regression_set", "corpus"): name for name in REGRESSION_SET}
 _RENAMED |= {
     f"counterpart.{old}{end}": f"counterfactual.{new}{end}"
     for old, new in (("rate", "rate"), ("effect", "excess"))
@@ -111,9 +111,9 @@ class MetricRange(NamedTuple):
         kind = f"{'an' if self.kind == 'area' else 'a'} {self.kind}"
         if self.high == math.inf:
             return f"{kind} of at least {self.low:g}"
-        return f"{kind} between {self.shown(self.low)} and {self.shown(self.high)}"
+        return f"{kind} between {self.format_value(self.low)} and {self.format_value(self.high)}"
 
-    def shown(self, value: float) -> str:
+    def format_value(self, value: float) -> str:
         """Return a value as people write it in a threshold: shares in percent."""
         return f"{100 * value:g}%" if self.is_share else f"{value:g}"
 
@@ -226,7 +226,7 @@ def _suggest_threshold(threshold: Threshold, name: str, is_percent: bool) -> str
     if threshold.figure == "disparate_impact" and number <= 1:
         return f" The smaller the ratio the worse: did you mean '{name} < 0.8'?"
     if metric.high == 1 and not is_percent and 1 <= number <= 100:
-        return f" Did you mean '{name} {threshold.compare} {metric.shown(number / 100)}'?"
+        return f" Did you mean '{name} {threshold.compare} {metric.format_value(number / 100)}'?"
     return ""
 
 
@@ -361,7 +361,7 @@ def _measure_flip_rate(threshold: Threshold, attribute: AttributeReport, record_
             "rules of the domain file",
         )
     rates = {
-        f"{rate.population}.rate": _measure_rate(threshold, rate, record_count) for rate in attribute.rates.measured
+        f"{rate.population}.rate": _measure_rate(threshold, rate, record_count) for rate in attribute.rates.available
     }
     rate = _find_strictest(threshold, rates, f"it was not measured for {attribute.name}")
     return rate if attribute.is_read else replace(rate, note=f"{rate.note} {FLIPS_ARE_EMPTY}")
@@ -519,7 +519,7 @@ def _measure_change(threshold: Threshold, attribute: AttributeReport, baseline: 
         else {f"{population}.rate": POPULATIONS[population] for population in AUDITED}
     )
     changes_by_figure = {change.figure.removeprefix(f"{attribute.name}."): change for change in baseline.changes}
-    levels = [rate.confidence for rate in attribute.rates.measured]
+    levels = [rate.confidence for rate in attribute.rates.available]
     levels += [] if attribute.counterfactual is None else [attribute.counterfactual.confidence]
     confidence = levels[0] if levels else 0.95  # one setting for all intervals
     changes = {

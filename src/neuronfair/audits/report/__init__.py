@@ -359,7 +359,7 @@ def fill_line(line: AuditLine, report: Report, page: str) -> AuditLine:
     return replace(
         common,
         attribute=attribute.name,
-        rate=next(iter(attribute.rates.measured), None),
+        rate=next(iter(attribute.rates.available), None),
         random=attribute.rates.domain,
         counterfactual=attribute.claimed_effect,
         gap=None if gaps is None else gaps.max,

@@ -49,7 +49,7 @@ class Rates:
     pairs: RateOf | None = None  # leads: of people in the data set with a plausible twin, and against such twins only
 
     @property
-    def measured(self) -> tuple[RateOf, ...]:
+    def available(self) -> tuple[RateOf, ...]:
         """Those that were measured: plausible pairs first, then all people one has."""
         rates = (getattr(self, population) for population in AUDITED)
         return tuple(rate for rate in rates if rate is not None)
@@ -57,7 +57,7 @@ class Rates:
     @property
     def largest(self) -> float:
         """The largest share that was measured; 0 where none was."""
-        return max((rate.rate for rate in self.measured), default=0.0)
+        return max((rate.rate for rate in self.available), default=0.0)
 
 
 AUDITED: tuple[Population, ...] = ("pairs", "table", "plausible", "domain")  # whose rates an audit has, as shown
@@ -385,12 +385,12 @@ class AttributeReport:
     @property
     def data_set_rates(self) -> tuple[RateOf, ...]:
         """The flip rates of records in the data set, the one that leads first: real people, not synthetic ones."""
-        return tuple(rate for rate in self.rates.measured if rate.population not in SYNTHETIC)
+        return tuple(rate for rate in self.rates.available if rate.population not in SYNTHETIC)
 
     @property
     def tested(self) -> int:
         """How many records of the data set its first flip rate is made of; of synthetic ones without a data set."""
-        return next((rate.of for rate in (*self.data_set_rates, *self.rates.measured)), 0)
+        return next((rate.of for rate in (*self.data_set_rates, *self.rates.available)), 0)
 
     @property
     def is_unused(self) -> bool:

@@ -148,7 +148,7 @@ def _list_steps(report: Report) -> list[Step]:
 
 
 def _flip_rate_metric(attribute: AttributeReport) -> Metric:
-    rate = next(iter((*attribute.data_set_rates, *attribute.rates.measured)), None)
+    rate = next(iter((*attribute.data_set_rates, *attribute.rates.available)), None)
     if rate is None:
         return Metric("Flip rate", NOT_MEASURED, "Not measured.")
     lone_text = f"{rate.alone:,} more have none" if rate.alone else ""

@@ -42,7 +42,7 @@ def _find_level(attribute: AttributeReport, report: Report) -> Conclusion:
     checks = () if report.gate is None else report.gate.checks
     if any(check.fired and check.attribute == attribute.name for check in checks):
         return "above the threshold"
-    if _explain_unassessable(report) or not (attribute.rates.measured or attribute.searches):
+    if _explain_unassessable(report) or not (attribute.rates.available or attribute.searches):
         return "not assessable"
     if attribute.depends:
         return "dependence found"
@@ -57,7 +57,7 @@ def _explain_unassessable(report: Report) -> str:
         return f"The input encoding check failed. {report.encoding_check.text}"
     if is_constant(report.attributes):
         return "The model gave the same decision to every record, so dependence cannot be assessed."
-    if not any(attribute.rates.measured or attribute.searches for attribute in report.attributes):
+    if not any(attribute.rates.available or attribute.searches for attribute in report.attributes):
         return "Nothing was measured."
     return ""
 
@@ -88,7 +88,7 @@ def _write_verdict(report: Report, level: Conclusion) -> tuple[str, tuple[str, .
     attributes, interrupted = report.attributes, report.reproduction.interrupted
     last = "The audit was interrupted: this is what was measured until then." if interrupted else ""
     reason = _explain_unassessable(report)
-    if reason and not any(attribute.rates.measured or attribute.searches for attribute in attributes):
+    if reason and not any(attribute.rates.available or attribute.searches for attribute in attributes):
         return reason, (last,) if last else ()
     worst = find_worst_attribute(attributes)
     details = [
@@ -122,7 +122,7 @@ def _write_headline(attribute: AttributeReport, rows: int) -> str:
         data_set_text = "" if table is None else f"No decision in the data set depends on {either}"
         if table is not None and table.of < rows:
             data_set_text = f"No decision for {table.of:,} of {rows:,} records in the data set depends on {either}"
-        synthetic = [rate for rate in attribute.rates.measured if rate.population in SYNTHETIC and rate.rate]
+        synthetic = [rate for rate in attribute.rates.available if rate.population in SYNTHETIC and rate.rate]
         if not synthetic and not attribute.people_found and attribute.proved is not None:
             count, total = int(attribute.proved.proved_discriminatory.count), int(attribute.proved.people)
             records = f"{tally(count)} of all {tally(total)} records of the declared input space do"
@@ -186,10 +186,10 @@ def _describe_synthetic_rates(attribute: AttributeReport) -> list[str]:
     if attribute.is_unused:
         return []
     if _find_real_rate(attribute):
-        synthetic = [rate for rate in attribute.rates.measured if rate.population in SYNTHETIC]
+        synthetic = [rate for rate in attribute.rates.available if rate.population in SYNTHETIC]
         rates = [f"{percent(rate.rate)} of {_format_records(rate)}" for rate in synthetic]
         return [f"Decisions also depend on {list_sensitive(attribute)} for {listing(rates)}."] if rates else []
-    assessed = [rate for rate in attribute.rates.measured if rate.population != "pairs" or rate.omission]
+    assessed = [rate for rate in attribute.rates.available if rate.population != "pairs" or rate.omission]
     zero_rates = [rate for rate in assessed if not rate.rate and rate.high > 0]
     return [
         f"None of {rate.people}: the upper {percent(rate.confidence)} confidence bound is {percent(rate.high)}."
