@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from experiments.lab import FOLDER, Job, Scale, code_digest
 from experiments.repairs.retrain import MAX_PAIRS
 from neuronfair.atomic import replace_file
-from neuronfair.audits.comparison import method_metrics
+from neuronfair.audits.comparison import measure_method
 from neuronfair.domain.tables.dataset import Dataset, load_dataset
 from neuronfair.domain.tables.sources import find_local_files
 from neuronfair.errors import ModelError
@@ -174,7 +174,7 @@ def search(case: str, model: str | int, **config: Any) -> dict[str, Any]:
     result = outcome(case, model, **config)
     if config["seed"] == split_of(model) and config.keys() <= WHOLE:
         _keep(result, _kept(case, model, **config))
-    return method_metrics(result)
+    return measure_method(result)
 
 
 def found(case: str, model: str | int, **config: Any) -> Findings:

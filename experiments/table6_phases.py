@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from experiments.cases import CASES, PAPER, PAPER_METHODS, WIDE, case_data, model_of, network, run_seeds
 from experiments.lab import Claim, Job, Report, Results, Scale, Table, figure, gather, held_in, mean, span
-from neuronfair.audits.comparison import method_metrics
+from neuronfair.audits.comparison import measure_method
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import NeuronFairError
@@ -43,7 +43,7 @@ def phase(
         starts = _mixed(rows.domain, torch.cat(found), config)
         config = replace(config, global_steps=0)
     done = {m: _search(subject, rows, replace(config, method=m), starts) for m in methods}
-    return {method: method_metrics(outcome) for method, outcome in done.items()}
+    return {method: measure_method(outcome) for method, outcome in done.items()}
 
 
 def _search(subject: Model, rows: Dataset, config: SearchConfig, starts: Tensor | None) -> SearchResult:

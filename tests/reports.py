@@ -12,7 +12,7 @@ from neuronfair.audits import report as r
 from neuronfair.audits.report import attribute as e
 from neuronfair.audits.report import counterfactual as c
 from neuronfair.audits.report.attribute import Interpretation, LayerReport, ProofSummary, RateOf, Rates
-from neuronfair.audits.wording.summary import certified_sentences
+from neuronfair.audits.wording.summary import describe_certificate
 from neuronfair.measure.rate import Rate
 from neuronfair.model.decision import Decision
 from neuronfair.proof.report import DataSetClaims, Part, ProofReport, RecordPart
@@ -47,7 +47,7 @@ def proved(
     whole = fair + unfair == people
     about = ("adult", "0" * 64, tuple(name.split("+")), "", Decision())
     report = ProofReport(*about, *parts, 96, 2.5, whole, "bounds of a network", data_set=data_set)
-    return ProofSummary.of(report, certified_sentences(report)[0])
+    return ProofSummary.of(report, describe_certificate(report)[0])
 
 
 def certified_rows(fair: int, unfair: int = 0, rows: int = 1000) -> DataSetClaims:

@@ -253,7 +253,7 @@ def _audit_table(model: Any, data: Any, options: Values) -> Audit:
     settings = _change_settings(options.get("settings") or AuditSettings(), options)
     ready = checks.read(table.domain)
     population = options.get("population")
-    people = None if population is None else read_records(population, table.domain)
+    own_records = None if population is None else read_records(population, table.domain)
     ready.refuse(table.domain.sensitive, settings.choose_methods(opened_model), settings.twins)
     pool = options.get("pool")
     origin = replace(
@@ -270,7 +270,7 @@ def _audit_table(model: Any, data: Any, options: Values) -> Audit:
             origin=origin,
             folder=folder,
             progress=show,
-            own_records=people,
+            own_records=own_records,
         )
     if result.failure is not None and (checks.fail_if or not isinstance(result.failure, EncodingError)):
         raise result.failure  # without thresholds, the report says that there is no verdict

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from neuronfair.audits.wording.summary import certified_sentences
+from neuronfair.audits.wording.summary import describe_certificate
 from neuronfair.formatting import percent
 from neuronfair.model.decision import Decision
 from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, RecordPart, ShareInterval
@@ -60,7 +60,7 @@ def test_the_data_set_comes_first_with_its_counts():
 def test_an_audit_says_the_same_as_the_terminal():
     report = replace(REPORT, fresh=FreshClaims(50, *[ShareInterval(share, share, share) for share in (0.8, 0.1, 0.1)]))
     text = " ".join(describe_proof(report))
-    assert certified_sentences(report)[0] in text
+    assert describe_certificate(report)[0] in text
     interval = "(95% CI 80.0–80.0%)"
     assert f"for 80% {interval} of 50 realistic synthetic records, drawn after the proof, and to depend on it" in text
 

@@ -40,7 +40,7 @@ class MethodRun:
     figures: dict[str, float | None]
 
 
-def method_metrics(outcome: SearchResult) -> dict[str, float | None]:
+def measure_method(outcome: SearchResult) -> dict[str, float | None]:
     """Return how a search went; None for what cannot be said where nothing was found."""
     summary, findings, domain = outcome.summary(), outcome.findings, outcome.domain
     gaps = measure_severity(findings, outcome.config.decision)
@@ -92,7 +92,7 @@ def _run_method(subject: _SearchSubject, run: _SearchJob, progress: Progress) ->
         return None
     outside = share_outside(subject.domain, outcome.findings.packed, subject.rows)
     costs: dict[str, float | None] = {"queries": float(outcome.queries), "outside_data": outside}
-    return MethodRun(run.config.method, run.config.seed, method_metrics(outcome) | costs)
+    return MethodRun(run.config.method, run.config.seed, measure_method(outcome) | costs)
 
 
 def _run_method_in_worker(subject: _SearchSubject, run: _SearchJob, report: PieceProgress) -> MethodRun | None:
@@ -196,10 +196,10 @@ def compare_methods(
         for population in populations
     )
     result = Comparison(config, len(runs[0].seeds), rates, tuple(lines), is_interrupted)
-    return replace(result, lines=tuple(_with_lifts(line, result) for line in lines))
+    return replace(result, lines=tuple(_add_lifts(line, result) for line in lines))
 
 
-def _with_lifts(line: MethodRun, comparison: Comparison) -> MethodRun:
+def _add_lifts(line: MethodRun, comparison: Comparison) -> MethodRun:
     """Return a run with its success rate as a multiple of that of random people, and of the strongest control."""
     gsr, random, strongest = line.figures["gsr"], comparison.random, comparison.strongest
     baselines = {"lift": random and random.rate, "lift_over_strongest_control": strongest and strongest.gsr}

@@ -40,10 +40,10 @@ DIFFERENCES = {
 MAX_NAME_LETTERS = 80  # letters of a folder's name
 
 
-def folder_name(names: Sequence[str]) -> str:
+def make_folder_name(names: Sequence[str]) -> str:
     """Return the name of the folder for a choice of attributes; odd names get a number instead of odd letters.
 
-    >>> folder_name(["sex", "race"]), folder_name(["../race"])
+    >>> make_folder_name(["sex", "race"]), make_folder_name(["../race"])
     ('sex+race', 'race-87f2259f')
     """
     plain = "+".join(names)

@@ -141,18 +141,18 @@ class Fairness:
         twins = _read_demands(max_rate, proved, twins, domain)
         source = ModelSource(model, decision=decision, preprocess=settings.preprocess)
         case = prepare(_read_records(domain, settings.seed), source, sensitive=sensitive)
-        replayed = _replay(regression_set, case)
-        measured = _measure(case, max_rate, twins, settings, has_table=isinstance(domain, Dataset))
-        problems = _encoding_problems(case, settings)
+        replayed = _replay_file(regression_set, case)
+        measured = _measure_check(case, max_rate, twins, settings, has_table=isinstance(domain, Dataset))
+        problems = _list_encoding_problems(case, settings)
         has_flips = any(rate.flips for rate in measured.rates)
         if measured.excess:
-            problems += [*measured.excess, *self._worst_pair(case, measured, twins, seconds, settings)]
+            problems += [*measured.excess, *self._find_worst_pair(case, measured, twins, seconds, settings)]
         elif not has_flips and _is_decision_constant(case, measured.case.samples, settings.seed):
             problems.append(CONSTANT_DECISION)
-        proof = None if proved is None else _prove(case, settings, has_table=isinstance(domain, Dataset))
+        proof = None if proved is None else _prove_case(case, settings, has_table=isinstance(domain, Dataset))
         if proof is not None and proved is not None and proof.certified_share < proved:
             problems.append(f"{proof.sentence} At least {percent(proved)} must be certified.")
-        problems += [] if replayed is None else _replay_problems(replayed)
+        problems += [] if replayed is None else _list_replay_problems(replayed)
         if problems:
             raise AssertionError("\n".join(map(printable, problems)))
         return FairnessResult(measured.largest, max_rate, replayed, measured.rates, proof, measured.counterfactual)
@@ -187,7 +187,7 @@ class Fairness:
             raise AssertionError("\n".join(printable(check.explained) for check in checks if check.fired))
         return checks
 
-    def _worst_pair(
+    def _find_worst_pair(
         self,
         case: AuditInput,
         measured: _CheckMeasurements,
@@ -246,7 +246,7 @@ class _CheckMeasurements:
         return max(self.rates, key=lambda rate: rate.interval[1])
 
 
-def _measure(
+def _measure_check(
     case: AuditInput, max_rate: float, twins: TwinKind, settings: CheckSettings, *, has_table: bool
 ) -> _CheckMeasurements:
     """Measure the flip rates and, if asked for, the counterfactual effect, and compare them with the limit."""
@@ -258,13 +258,13 @@ def _measure(
     attribute_case = AttributeCase(
         model.model, data, model.decision, *budget, population=population, opened_model=model
     )
-    measured = _CheckMeasurements(_flip_rates(attribute_case, has_table=has_table), attribute_case, None, [])
+    measured = _CheckMeasurements(_measure_flip_rates(attribute_case, has_table=has_table), attribute_case, None, [])
     if twins == "flip":
-        return replace(measured, excess=_rate_problems(measured.largest, limit, data))
+        return replace(measured, excess=_list_rate_problems(measured.largest, limit, data))
     effect = attribute_case.counterfactual_test(data.rows, CounterfactualSettings(records=settings.samples)).measure()
     report = report_counterfactual_test(data.domain, data.rows, effect, confidence)
     data = replace(data, domain=with_counterfactuals(data.domain, effect.counterfactuals))
-    excess = _excess_problems(report, max_rate)
+    excess = _list_excess_problems(report, max_rate)
     return replace(measured, case=replace(attribute_case, data=data), counterfactual=report, excess=excess)
 
 
@@ -282,18 +282,18 @@ def _read_demands(
     return twins
 
 
-def _encoding_problems(case: AuditInput, settings: CheckSettings) -> list[str]:
+def _list_encoding_problems(case: AuditInput, settings: CheckSettings) -> list[str]:
     if not case.data.labelled or settings.skip_encoding_check:
         return []
     report = check_encoding(case.opened_model, case.data)
     return [f"{report.text} {ENCODING_REMEDY}"] if report.refused else []
 
 
-def _prove(case: AuditInput, settings: CheckSettings, *, has_table: bool) -> ProofSummary:
+def _prove_case(case: AuditInput, settings: CheckSettings, *, has_table: bool) -> ProofSummary:
     return ProofStage(case.opened_model, case.data, None, settings.prove).prove(has_table=has_table).proved
 
 
-def _flip_rates(case: AttributeCase, *, has_table: bool) -> tuple[Rate, ...]:
+def _measure_flip_rates(case: AttributeCase, *, has_table: bool) -> tuple[Rate, ...]:
     """Return the flip rate of each available population and of the whole domain.
 
     With both a data set and a population model, the rate of plausible pairs comes first.
@@ -311,10 +311,10 @@ def _is_decision_constant(case: AuditInput, samples: int, seed: int) -> bool:
     return model.decision.is_unanimous(score_in_batches(model.model, rows))
 
 
-def _rate_problems(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
+def _list_rate_problems(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
     """Return sentences on a rate that may exceed the limit; none if the sample excludes it."""
     low, high = rate.interval
-    if not limit.met_by(high):
+    if not limit.is_met_by(high):
         return []
     by = listing([spell(name) for name in data.domain.sensitive])
     lines = [
@@ -322,7 +322,7 @@ def _rate_problems(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
         f"({percent(rate.confidence)} CI {interval_ends(rate.rate, low, high)}; {rate.flips:,} of "
         f"{rate.sampled:,}); at most {percent(limit.number)} is allowed."
     ]
-    if not limit.met_by(rate.rate):
+    if not limit.is_met_by(rate.rate):
         min_records = estimate_min_records(limit, rate.rate, rate.confidence)
         if min_records is not None:
             remedy = f"settings=CheckSettings(samples={min_records})"
@@ -332,14 +332,14 @@ def _rate_problems(rate: Rate, limit: Threshold, data: Dataset) -> list[str]:
     return lines
 
 
-def _excess_problems(report: CounterfactualReport, max_rate: float) -> list[str]:
+def _list_excess_problems(report: CounterfactualReport, max_rate: float) -> list[str]:
     """Return sentences on a counterfactual excess that may be too large; none if its interval excludes it."""
     if report.effect.high <= max_rate:
         return []
     return [f"{report.sentence} Its upper end must be at most {100 * max_rate:g}.", *report.sentences[1:]]
 
 
-def _replay_problems(replayed: RegressionSetReport) -> list[str]:
+def _list_replay_problems(replayed: RegressionSetReport) -> list[str]:
     """Return sentences on past counterexamples that still flip, or that could not be evaluated."""
     problems = []
     if replayed.still_flips:
@@ -359,7 +359,7 @@ def _read_records(domain: TableDomain | Dataset | str | Path, seed: int) -> Data
     return draw_records(domain if isinstance(domain, TableDomain) else read_domain(domain), seed)
 
 
-def _replay(file: str | Path | None, case: AuditInput) -> RegressionSetReport | None:
+def _replay_file(file: str | Path | None, case: AuditInput) -> RegressionSetReport | None:
     if file is None:
         return None
     if not Path(file).is_file():

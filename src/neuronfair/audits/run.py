@@ -64,24 +64,24 @@ def run(
 ) -> Result:
     """Audit an opened model by the sensitive attributes of the data set's domain.
 
-    `people` are realistic records from your own sampler. A check that cannot be evaluated does
+    `own_records` are realistic records from your own sampler. A check that cannot be evaluated does
     not stop the audit. The regression set is not changed here: `LoadedChecks.extend` comes last. Stages that do not
     depend on each other run side by side, where that is safe.
     """
     origin, checks, show = origin or Origin(), checks or LoadedChecks(), progress or show_nothing
-    prepared = _plan_audit(opened_model, data, settings, origin, None if folder is None else Path(folder))
-    prepared = replace(prepared, processes=_count_processes(prepared))
+    plan = _plan_audit(opened_model, data, settings, origin, None if folder is None else Path(folder))
+    plan = replace(plan, processes=_count_processes(plan))
     replayed = checks.replay(opened_model)
-    _lock = _begin_folder(prepared, own_records)  # until the audit ends
-    stages = _Stages(prepared, show)
+    _lock = _begin_folder(plan, own_records)  # until the audit ends
+    stages = _Stages(plan, show)
     try:
         stages.run(own_records)
     except KeyboardInterrupt:
         stages.interrupted = True
-    report, failure = checks.evaluate(_assemble_report(prepared, stages), replayed)
+    report, failure = checks.evaluate(_assemble_report(plan, stages), replayed)
     report = conclude(report, thresholds_set=bool(checks.fail_if))
-    if prepared.folder is not None:
-        write_audit_json(prepared.folder, report)
+    if plan.folder is not None:
+        write_audit_json(plan.folder, report)
     outcomes = {(audit.report.name, o.config.method): o for audit in stages.audits for o in audit.outcomes}
     return Result(report, outcomes, failure)
 
@@ -104,13 +104,13 @@ class _AuditPlan:
 MIN_LARGE_PARAMETERS = 1_000_000  # parameters; a larger one computes in threads instead
 
 
-def _count_processes(prepared: _AuditPlan) -> int:
+def _count_processes(plan: _AuditPlan) -> int:
     """Return in how many processes the stages of an audit run.
 
     Code of the user is called in one process only: it may hold a connection. By default, so is everything in a process
     with threads that we do not know.
     """
-    opened_model, origin = prepared.opened_model, prepared.origin
+    opened_model, origin = plan.opened_model, plan.origin
     calls_user_code = (
         opened_model.kind == "Python function" or callable(origin.preprocess) or origin.parallel is not None
     )
@@ -141,25 +141,25 @@ def _plan_audit(
     return _AuditPlan(opened_model, data, choices, views, report_decision(opened_model, data), settings, origin, folder)
 
 
-def _begin_folder(prepared: _AuditPlan, own_records: Tensor | None) -> Lock | None:
+def _begin_folder(plan: _AuditPlan, own_records: Tensor | None) -> Lock | None:
     """Claim the folder of the audit, if it has one, and write its manifest and domain."""
-    if prepared.folder is None:
+    if plan.folder is None:
         return None
-    opened_model, data, origin = prepared.opened_model, prepared.data, prepared.origin
-    manifest = _make_manifest(opened_model, data, prepared.settings, prepared.choices[-1])
+    opened_model, data, origin = plan.opened_model, plan.data, plan.origin
+    manifest = _make_manifest(opened_model, data, plan.settings, plan.choices[-1])
     manifest["population"] = None if own_records is None else rows_digest(own_records)
     domain_text = origin.domain_text or format_domain(data.domain)
-    lock = begin_audit(prepared.folder, manifest, domain_text, data.domain.name)
+    lock = begin_audit(plan.folder, manifest, domain_text, data.domain.name)
     if origin.trained_here and origin.card is not None and opened_model.module is not None:
-        write_weights_once(prepared.folder, opened_model.module, origin.card)
+        write_weights_once(plan.folder, opened_model.module, origin.card)
     return lock
 
 
 class _Stages:
     """All stages in turn, and their results so far: Ctrl-C may end them anywhere."""
 
-    def __init__(self, prepared: _AuditPlan, show: Progress) -> None:
-        self._prepared, self._show = prepared, show
+    def __init__(self, plan: _AuditPlan, show: Progress) -> None:
+        self._prepared, self._show = plan, show
         self.clock = Clock()
         self.audits: list[AttributeAudit] = []
         self.encoding_check: EncodingCheckReport | None = None
@@ -168,39 +168,39 @@ class _Stages:
 
     def run(self, own_records: Tensor | None) -> None:
         """Run all stages."""
-        prepared, show = self._prepared, self._show
-        opened_model, data, settings = prepared.opened_model, prepared.data, prepared.settings
-        with one_thread(prepared.processes > 1):
+        plan, show = self._prepared, self._show
+        opened_model, data, settings = plan.opened_model, plan.data, plan.settings
+        with one_thread(plan.processes > 1):
             population = self._check_inputs(own_records)
             with self.clock.of("search"):
                 show("Choosing rows to start from", 0, None)
                 seeds = cluster_seeds(opened_model.model.encoding, data.rows, settings.seeds, seed=settings.seed)
             importance_order = rank_attributes(
-                opened_model.model, prepared.views[0].domain, data.rows, opened_model.decision
+                opened_model.model, plan.views[0].domain, data.rows, opened_model.decision
             )
             by_attribute = AttributeChoices(
-                prepared.views,
+                plan.views,
                 settings,
                 seeds=seeds,
                 importance_order=importance_order,
-                scale=prepared.decision.scale,
+                scale=plan.decision.scale,
                 population=population,
-                origin=prepared.origin,
-                folder=prepared.folder,
-                processes=prepared.processes,
+                origin=plan.origin,
+                folder=plan.folder,
+                processes=plan.processes,
             )
             by_attribute.audit_each(opened_model, self.audits, self.clock, show)
 
     def _check_inputs(self, own_records: Tensor | None) -> PopulationModel | None:
         """Check the encoding of the inputs and fit the population model, which is returned."""
-        prepared, show = self._prepared, self._show
-        data, settings = prepared.data, prepared.settings
+        plan, show = self._prepared, self._show
+        data, settings = plan.data, plan.settings
         fitting = count_progress(show, "Fitting the population model (columns)")
-        tasks_to_do: list[Callable[[], Any]] = [partial(check_encoding, prepared.opened_model, data)]
+        tasks_to_do: list[Callable[[], Any]] = [partial(check_encoding, plan.opened_model, data)]
         if own_records is None:
             tasks_to_do.append(partial(measure_quality, data.domain, data.in_compared_groups.rows, seed=settings.seed))
         show("Checking the input encoding", 0, None)
-        with Tasks(tasks_to_do, prepared.processes) as tasks:
+        with Tasks(tasks_to_do, plan.processes) as tasks:
             if not tasks.forked:
                 (self.encoding_check,) = tasks.results([0])
             with self.clock.of("rate"):
@@ -213,21 +213,19 @@ class _Stages:
         return population
 
 
-def _assemble_report(prepared: _AuditPlan, stages: _Stages) -> Report:
+def _assemble_report(plan: _AuditPlan, stages: _Stages) -> Report:
     """Return the report without its verdict."""
-    opened_model, data, origin = prepared.opened_model, prepared.data, prepared.origin
+    opened_model, data, origin = plan.opened_model, plan.data, plan.origin
     return Report(
         neuronfair=versions()["neuronfair"],
         verdict=PENDING,
-        data=replace(report_data(data, prepared.choices[-1], origin), population=stages.population),
+        data=replace(report_data(data, plan.choices[-1], origin), population=stages.population),
         model=report_model(opened_model, data, origin),
-        decision=prepared.decision,
+        decision=plan.decision,
         attributes=tuple(audit.report for audit in stages.audits),
         encoding_check=stages.encoding_check,
         seconds=stages.clock.figures(),
-        reproduction=report_reproduction(
-            opened_model, data, prepared.settings, origin, stages.interrupted, prepared.folder
-        ),
+        reproduction=report_reproduction(opened_model, data, plan.settings, origin, stages.interrupted, plan.folder),
     )
 
 

@@ -92,7 +92,7 @@ def read_own_model(run: Run) -> str:
 
 def _locate_finding(folder: Path, number: int) -> tuple[Path, int]:
     """Return the run folder and number of a finding; in an audit folder, of one of its worst findings."""
-    from neuronfair.audits.folder import FIGURES, folder_name
+    from neuronfair.audits.folder import FIGURES, make_folder_name
     from neuronfair.audits.report.attribute import DATA_SET
 
     if not (folder / FIGURES).is_file():
@@ -103,7 +103,7 @@ def _locate_finding(folder: Path, number: int) -> tuple[Path, int]:
     if number >= len(pairs):
         raise RunError(f"{folder}: lists {len(pairs):,} worst findings, numbered from 0; there is no number {number}")
     attribute, finding = pairs[number]
-    return folder / folder_name(attribute.sensitive) / finding.method, finding.number
+    return folder / make_folder_name(attribute.sensitive) / finding.method, finding.number
 
 
 def _show_finding(folder: Path, number: int, model_options: ModelOptions) -> None:

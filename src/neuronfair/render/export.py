@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import torch
 
 from neuronfair.atomic import replace_file, write_text
-from neuronfair.audits.gate.thresholds import REGRESSION_SET
+from neuronfair.audits.gate.thresholds import REGRESSION_METRICS
 from neuronfair.audits.report import AuditIndex, Gate, GateCheck, Report
 from neuronfair.audits.report.attribute import AttributeReport
 from neuronfair.audits.wording.phrases import find_leads, list_class_names
@@ -346,7 +346,7 @@ def _make_suites(report: Report) -> Suites:
         return suites | {name: [_make_open_case(attribute)] for name, attribute in attributes.items()}
 
     def details(check: GateCheck) -> Sequence[str]:
-        past = report.regression_set if check.figure in REGRESSION_SET else None
+        past = report.regression_set if check.figure in REGRESSION_METRICS else None
         examples = () if past is None else past.examples
         return _describe_worst(attributes[check.attribute]) if check.attribute else examples
 

@@ -21,7 +21,7 @@ from neuronfair.audits.report import AuditIndex, Report, Tone, find_worst_attrib
 from neuronfair.audits.report.attribute import AttributeReport
 from neuronfair.audits.wording import summary
 from neuronfair.audits.wording.summary import (
-    certified_sentences,
+    describe_certificate,
     describe_pair,
     list_limits,
     metrics,
@@ -325,7 +325,7 @@ def _find_shares(report: ProofReport) -> tuple[float, float, float]:
 
 def describe_proof(report: ProofReport) -> list[str]:
     """Return what is certified, what is not, and for which records, in plain words."""
-    lines, by_name, rows = certified_sentences(report), listing(report.sensitive), report.data_set
+    lines, by_name, rows = describe_certificate(report), listing(report.sensitive), report.data_set
     if rows is not None:
         without = f" ({rows.without_twin:,} without an allowed twin)" if rows.without_twin else ""
         lines.append(

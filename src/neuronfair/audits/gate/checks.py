@@ -9,11 +9,11 @@ from pathlib import Path
 from neuronfair.audits.folder import read_report
 from neuronfair.audits.gate.regression_set import RegressionSet, extend, read_regression_set, replay_regression_set
 from neuronfair.audits.gate.thresholds import (
-    CHANGES,
+    CHANGE_METRICS,
+    ERROR_RATE_GAP,
     GROUP_METRICS,
-    LABELLED,
     METRICS,
-    REGRESSION_SET,
+    REGRESSION_METRICS,
     check_thresholds,
     read_expressions,
 )
@@ -188,9 +188,9 @@ class LoadedChecks:
         favourable = None if self.domain is None else self.domain.favourable
         for threshold in read_expressions(self.fail_if, names, methods):
             reason = ""
-            if threshold.figure in REGRESSION_SET and self.regression_set is None:
+            if threshold.figure in REGRESSION_METRICS and self.regression_set is None:
                 reason = "needs --regression-set FILE"
-            elif threshold.figure == LABELLED and not (target and target.classes):
+            elif threshold.figure == ERROR_RATE_GAP and not (target and target.classes):
                 reason = "needs labels. Name the target in the domain file"
             elif threshold.figure in GROUP_METRICS and (
                 hint := explain_missing_favourable(threshold.figure, target, favourable)
@@ -198,7 +198,7 @@ class LoadedChecks:
                 reason = f"{threshold.figure} {hint}"
             elif twins == "flip" and threshold.figure.startswith("counterfactual."):
                 reason = "needs the counterfactual test, not --twins flip"
-            elif threshold.figure in CHANGES and self.earlier is None:
+            elif threshold.figure in CHANGE_METRICS and self.earlier is None:
                 reason = "needs --baseline FILE"
             if reason:
                 raise NeuronFairError(f"--fail-if '{threshold.expression}': {reason}")

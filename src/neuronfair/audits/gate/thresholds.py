@@ -43,22 +43,22 @@ _EXPRESSION = re.compile(
     rf"(?P<figure>.+?)\s*(?P<compare>>=|<=|>|<)\s*(?P<number>{_NUMBER})\s*(?P<percent>%?)", re.DOTALL
 )
 
-PEOPLE = tuple(f"{population}.rate" for population in AUDITED if population != "domain")  # of which flip_rate speaks
-RATES = ("flip_rate", *PEOPLE, "domain.rate")
+RECORD_RATES = tuple(f"{name}.rate" for name in AUDITED if name != "domain")  # of which flip_rate speaks
+RATES = ("flip_rate", *RECORD_RATES, "domain.rate")
 PROXY_METRICS = ("counterfactual.rate", "counterfactual.excess")
-CHANGES = tuple(f"{rate}.change" for rate in (*RATES, *PROXY_METRICS))
-LABELLED = "error_rate.difference"  # the only figure of groups that needs labels
-GROUP_METRICS = ("disparate_impact", "selection_rate.difference", LABELLED)
+CHANGE_METRICS = tuple(f"{rate}.change" for rate in (*RATES, *PROXY_METRICS))
+ERROR_RATE_GAP = "error_rate.difference"  # the only figure of groups that needs labels
+GROUP_METRICS = ("disparate_impact", "selection_rate.difference", ERROR_RATE_GAP)
 SEARCH_METRICS = ("findings", "gsr", "lift")
-SEVERITIES = ("severity.median", "severity.p95", "severity.max")
+SEVERITY_METRICS = ("severity.median", "severity.p95", "severity.max")
 CERTIFIED = {"certified": "certified_fair", "certified_discriminatory": "certified_discriminatory"}  # of the data set
 PROOF_METRICS = (*CERTIFIED, "proved_fair", "proved_discriminatory", "undecided")  # the others: of the input space
-ACCURACIES = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
-REGRESSION_SET = tuple(f"regression_set.{name}" for name in ("still_flips", "fixed", "replayed", "unfit"))
-AUDIT_METRICS = (*ACCURACIES, *REGRESSION_SET)
+ACCURACY_METRICS = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.table")
+REGRESSION_METRICS = tuple(f"regression_set.{name}" for name in ("still_flips", "fixed", "replayed", "unfit"))
+AUDIT_METRICS = (*ACCURACY_METRICS, *REGRESSION_METRICS)
 _OLD_NAMES = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
 # Of 0.2, with a warning until 0.4.
-_RENAMED = {name.replace("regression_set", "corpus"): name for name in REGRESSION_SET}
+_RENAMED = {name.replace("regression_set", "corpus"): name for name in REGRESSION_METRICS}
 _RENAMED |= {
     f"counterpart.{old}{end}": f"counterfactual.{new}{end}"
     for old, new in (("rate", "rate"), ("effect", "excess"))
@@ -70,11 +70,11 @@ _OLD_NAMES |= {"open": "undecided"}
 ATTRIBUTE_METRICS = (
     *RATES,
     *PROXY_METRICS,
-    *CHANGES,
+    *CHANGE_METRICS,
     *PROOF_METRICS,
     *GROUP_METRICS,
     *SEARCH_METRICS,
-    *SEVERITIES,
+    *SEVERITY_METRICS,
     "worst_auc",
 )
 
@@ -82,7 +82,7 @@ ATTRIBUTE_METRICS = (
 _TITLES = {
     "disparate_impact": "Disparate-impact ratio",
     "selection_rate.difference": "Selection-rate difference",
-    LABELLED: "Error-rate difference",
+    ERROR_RATE_GAP: "Error-rate difference",
     "counterfactual.rate": "Flip rate of counterfactual twins",
     "counterfactual.excess": "Proxy excess",
     "certified": "Certified share",
@@ -125,13 +125,13 @@ class MetricRange(NamedTuple):
 
 _COUNT = MetricRange("count", high=math.inf)
 METRICS: dict[str, MetricRange] = {
-    **dict.fromkeys((*RATES, "counterfactual.rate", *PROOF_METRICS, *ACCURACIES, "gsr"), MetricRange("share")),
-    **dict.fromkeys(("counterfactual.excess", *CHANGES), MetricRange("difference of shares", low=-1.0)),
-    **dict.fromkeys(("selection_rate.difference", LABELLED), MetricRange("difference of shares")),
+    **dict.fromkeys((*RATES, "counterfactual.rate", *PROOF_METRICS, *ACCURACY_METRICS, "gsr"), MetricRange("share")),
+    **dict.fromkeys(("counterfactual.excess", *CHANGE_METRICS), MetricRange("difference of shares", low=-1.0)),
+    **dict.fromkeys(("selection_rate.difference", ERROR_RATE_GAP), MetricRange("difference of shares")),
     "disparate_impact": MetricRange("ratio"),
     "lift": MetricRange("ratio", high=math.inf),
-    **dict.fromkeys(("findings", *REGRESSION_SET), _COUNT),
-    **dict.fromkeys(SEVERITIES, MetricRange("score gap", high=math.inf)),
+    **dict.fromkeys(("findings", *REGRESSION_METRICS), _COUNT),
+    **dict.fromkeys(SEVERITY_METRICS, MetricRange("score gap", high=math.inf)),
     "worst_auc": MetricRange("area"),
 }
 
@@ -146,7 +146,7 @@ class Threshold:
     compare: str
     number: float
 
-    def met_by(self, value: float) -> bool:
+    def is_met_by(self, value: float) -> bool:
         """Return whether the expression is true of a value."""
         return bool(_COMPARISONS[self.compare](value, self.number))
 
@@ -207,7 +207,7 @@ def _refuse_pointless(threshold: Threshold, name: str, *, is_percent: bool) -> N
     metric, number = threshold.range, threshold.number
     if is_percent and metric.kind == "count":
         raise make_refusal(threshold.expression, f"{name} is {metric.text}. Leave out the %")
-    outcomes = {threshold.met_by(value) for value in (metric.low, metric.high)}
+    outcomes = {threshold.is_met_by(value) for value in (metric.low, metric.high)}
     if metric.low < number < metric.high:
         return
     is_ambiguous = threshold.compare == ">=" and number == metric.high and threshold.figure in RATES and not is_percent
@@ -295,7 +295,7 @@ def check_count(threshold: Threshold, attribute: str, count: int, note: str) -> 
 
 
 def _check_measurement(threshold: Threshold, attribute: str | None, measured: _Measurement) -> GateCheck:
-    fired = threshold.met_by(measured.number)
+    fired = threshold.is_met_by(measured.number)
     digits = _count_digits(threshold, measured)
     bound = _format_number(threshold, threshold.number, digits)
     value, low, high = _format_values(threshold, measured, digits)
@@ -307,7 +307,7 @@ def _check_measurement(threshold: Threshold, attribute: str | None, measured: _M
     comparison = f"{'is' if fired else 'is not'} {_COMPARISON_TEXTS[threshold.compare]} {bound}"
     name = measured.name or threshold.figure
     title = "Flip rate" if threshold.figure in RATES else _TITLES.get(name, name)
-    if measured.of and threshold.figure in CHANGES:
+    if measured.of and threshold.figure in CHANGE_METRICS:
         title = "Change of the flip rate"
     return GateCheck(
         expression=threshold.expression,
@@ -319,7 +319,7 @@ def _check_measurement(threshold: Threshold, attribute: str | None, measured: _M
         fired=fired,
         text=f"{title}{f' by {attribute}' if attribute else ''}: {value}; {subject} {comparison}.",
         figure=name,
-        exceeded=threshold.met_by(measured.value),
+        exceeded=threshold.is_met_by(measured.value),
         note=measured.note,
     )
 
@@ -331,7 +331,7 @@ def _measure_attribute(threshold: Threshold, attribute: AttributeReport, report:
             "this model gave the same decision to every record, so it cannot be assessed. Check that it belongs to "
             "this data set and domain, and the --decision",
         )
-    if threshold.figure in CHANGES:
+    if threshold.figure in CHANGE_METRICS:
         return _measure_change(threshold, attribute, report.baseline)
     if threshold.figure in RATES:
         return _measure_flip_rate(threshold, attribute, report.data.rows)
@@ -341,7 +341,7 @@ def _measure_attribute(threshold: Threshold, attribute: AttributeReport, report:
         return _measure_proof(threshold, attribute.name, attribute.proved)
     if threshold.figure in GROUP_METRICS:
         return _measure_gap(threshold, attribute.disparity)
-    if threshold.figure in SEVERITIES:
+    if threshold.figure in SEVERITY_METRICS:
         if attribute.severity is None and not any(search.findings for search in attribute.searches):
             return _Measurement(0.0, note="No discriminatory input was found, so there is no gap.")
         severity = _require(threshold, attribute.severity, f"no gap was measured for {attribute.name}")
@@ -402,7 +402,7 @@ def _measure_searches(threshold: Threshold, attribute: AttributeReport) -> _Meas
 
 
 def _measure_audit(threshold: Threshold, report: Report) -> _Measurement:
-    if threshold.figure in ACCURACIES:
+    if threshold.figure in ACCURACY_METRICS:
         accuracy = report.model.accuracy or {}
         part = threshold.figure.partition(".")[2] or ("test" if "test" in accuracy else "table")
         return _Measurement(_require(threshold, accuracy.get(part), f"the accuracy was not measured ({part})"))
@@ -418,7 +418,7 @@ def _find_strictest(threshold: Threshold, measured: Mapping[str, _Measurement], 
     """Return the metric that was named; for a flip rate, that population's which is nearest to the threshold."""
     names = {threshold.figure}
     if threshold.figure.startswith("flip_rate"):
-        names = {name for name in measured if name.removesuffix(".change") in PEOPLE}
+        names = {name for name in measured if name.removesuffix(".change") in RECORD_RATES}
     candidates = {name: measurement for name, measurement in measured.items() if name in names}
     if not candidates:
         raise make_refusal(threshold.expression, f"'{threshold.figure}' is not known: {reason}")
@@ -435,13 +435,13 @@ def _find_strictest(threshold: Threshold, measured: Mapping[str, _Measurement], 
 def _measure_rate(threshold: Threshold, rate: RateOf, record_count: int) -> _Measurement:
     worse_end, better_end = (rate.high, rate.low) if threshold.looks_up else (rate.low, rate.high)
     notes = [f"{rate.discriminated:,} of {rate.of:,} flip.", rate.omission]
-    if threshold.met_by(worse_end) and not threshold.met_by(better_end):
+    if threshold.is_met_by(worse_end) and not threshold.is_met_by(better_end):
         min_records = estimate_min_records(threshold, rate.rate, rate.confidence)
         if min_records is not None:
             is_whole = rate.population in ("pairs", "table") and rate.of + rate.alone >= record_count
             remark = f", and the data set has {record_count:,}" if is_whole else ""
             notes.append(f"The sample is too small to decide: about {min_records:,} records are needed{remark}.")
-        elif threshold.met_by(rate.rate):
+        elif threshold.is_met_by(rate.rate):
             notes.append("The rate itself breaches the threshold; a larger sample would hardly change that.")
         else:
             notes.append("No sample can show that. Choose another threshold, or set one on findings.")
@@ -456,7 +456,7 @@ def _measure_gap(threshold: Threshold, disparity: Disparity | None) -> _Measurem
     gap = _require(threshold, gap, disparity.unknown.get(threshold.figure, "it was not measured"))
     notes = [f"The {gap.rate} ('{disparity.selected}') is highest for {gap.most} and lowest for {gap.least}."]
     measured = _measure_worse_end(threshold, gap, confidence=disparity.confidence)
-    if threshold.met_by(measured.number) and not threshold.met_by(gap.value):
+    if threshold.is_met_by(measured.number) and not threshold.is_met_by(gap.value):
         notes.append("The sample is too small to rule it out.")
     if gap.left_out:
         notes.append(f"Groups that are too small are left out: {first_few(gap.left_out)}.")
@@ -470,7 +470,7 @@ def _measure_counterfactual(threshold: Threshold, attribute: AttributeReport) ->
     )
     rate = report.effect if threshold.figure == "counterfactual.excess" else report
     measured = _measure_worse_end(threshold, rate, confidence=report.confidence, note=report.sentence)
-    if threshold.met_by(measured.number) and not threshold.met_by(measured.value):
+    if threshold.is_met_by(measured.number) and not threshold.is_met_by(measured.value):
         measured = replace(measured, note=f"{measured.note} The sample, or the number of shuffles, is too small.")
     return measured
 
@@ -494,7 +494,7 @@ def estimate_min_records(threshold: Threshold, share: float, confidence: float) 
 
     def passes(records: int) -> bool:
         ends = Rate(round(share * records), records, "domain", confidence).interval
-        return not threshold.met_by(ends[1] if threshold.looks_up else ends[0])
+        return not threshold.is_met_by(ends[1] if threshold.looks_up else ends[0])
 
     records = 1
     while not passes(records):

@@ -487,12 +487,12 @@ class ProofSummary:
         )
 
     @staticmethod
-    def nothing(people: int, reason: str) -> ProofSummary:
+    def nothing(record_count: int, reason: str) -> ProofSummary:
         """Return that nothing can be proved, and why."""
-        none = Part.of(0, people)
+        none = Part.of(0, record_count)
         return ProofSummary(
-            str(people),
-            *(none, none, Part.of(people, people)),
+            str(record_count),
+            *(none, none, Part.of(record_count, record_count)),
             boxes=0,
             seconds=0.0,
             complete=False,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from neuronfair.audits.folder import WEIGHTS, folder_name
+from neuronfair.audits.folder import WEIGHTS, make_folder_name
 from neuronfair.audits.provenance import Origin, list_replay_options
 from neuronfair.audits.report import Seconds, attribute
 from neuronfair.audits.report.attribute import ProofSummary
@@ -31,7 +31,7 @@ from neuronfair.audits.stages.search import (
     interpret_layers,
     search,
 )
-from neuronfair.audits.wording.summary import certified_sentences
+from neuronfair.audits.wording.summary import describe_certificate
 from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import DomainError, Unprovable, one_line
@@ -87,7 +87,7 @@ class ProofStage:
             report, proof = certify(problem, self.opened_model, records, self.seconds, show=progress)
         except Unprovable as error:
             return ProofOutcome(ProofSummary.nothing(self.data.domain.count, one_line(error)))
-        return ProofOutcome(ProofSummary.of(report, certified_sentences(report)[0]), proof, report.interrupted)
+        return ProofOutcome(ProofSummary.of(report, describe_certificate(report)[0]), proof, report.interrupted)
 
     def report(self, audit: AttributeAudit, staged: ProofOutcome) -> None:
         """Add what was proved to the report. A proof that a finding contradicts is an error."""
@@ -221,7 +221,7 @@ class AttributeChoices:
                 side_stages.report_finished(tasks)
                 raise
             side_stages.report_proof(tasks)
-        audit.drop_refuted()
+        audit.drop_refuted_notes()
 
     def _search(self, case: AttributeCase, audit: AttributeAudit, show: Progress) -> None:
         """Search and describe the findings; after Ctrl-C, those until then."""
@@ -282,7 +282,7 @@ class AttributeChoices:
             return None
         origin = self.origin
         return RunFolder(
-            path=self.folder / folder_name(sensitive),
+            path=self.folder / make_folder_name(sensitive),
             model=f"../../{WEIGHTS}" if origin.trained_here else portable_source(opened_model.source),
             weights=opened_model.fingerprint,
             extra_weights=None if origin.weights is None else str(origin.weights.absolute()),

@@ -201,7 +201,7 @@ class AttributeAudit:
         new = (note for note in notes if note not in self.report.health)
         self.report = replace(self.report, health=(*self.report.health, *new))
 
-    def drop_refuted(self) -> None:
+    def drop_refuted_notes(self) -> None:
         """Drop the note that the model does not read the attribute if a later stage found a dependence."""
         if self.report.depends:
             health = tuple(note for note in self.report.health if note.name not in (NOT_USED, NO_SCORE_CHANGES))

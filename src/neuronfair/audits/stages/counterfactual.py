@@ -12,7 +12,7 @@ from neuronfair.audits.report.attribute import DATA_SET, NO_SCORE_CHANGES, NOT_U
 from neuronfair.audits.report.counterfactual import NO_COUNTERFACTUALS
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
-from neuronfair.audits.stages.search import evaluated_pairs
+from neuronfair.audits.stages.search import evaluate_pairs
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import report_counterfactual_test
 from neuronfair.domain.draws import draw_order
@@ -38,7 +38,7 @@ def select_people(case: AttributeCase, effect: CounterfactualEffect) -> tuple[Co
     order = effect.shares.argsort(descending=True, stable=True)[:MAX_PEOPLE_SEARCHED]
     domain = with_counterfactuals(case.domain, effect.counterfactuals)
     records = effect.records[order]
-    pairs = evaluated_pairs(replace(case, data=replace(case.data, domain=domain)), records)
+    pairs = evaluate_pairs(replace(case, data=replace(case.data, domain=domain)), records)
     group_numbers = domain.combinations.number(records)
     # With a tolerance, the two records that lie farthest apart may both be counterfactual twins.
     flips = case.decision.differ(pairs.scores, pairs.twin_scores) & (pairs.rows == records).all(1)

@@ -112,7 +112,7 @@ def _report_labels(report: EncodingCheckReport, data: Dataset, fit: Fit, correct
     )  # it says less than the shares of the classes would
     low_accuracy = high < shares.max()
     level: EncodingLevel = "suspicious" if low_accuracy else "ok"
-    if (low_accuracy and not _tells_apart(report)) or (
+    if (low_accuracy and not _separates_classes(report)) or (
         has_bad_probabilities and _measure_shortfall(fit, forest, WRONG_SKILL) > CERTAIN_ERRORS
     ):
         level = "wrong"
@@ -125,7 +125,7 @@ def _report_labels(report: EncodingCheckReport, data: Dataset, fit: Fit, correct
     return replace(report, level=level, text=_describe_level(replace(report, level=level)))
 
 
-def _tells_apart(report: EncodingCheckReport) -> bool:
+def _separates_classes(report: EncodingCheckReport) -> bool:
     """Return whether a model tells the classes apart nearly as well as a forest that learned from the same rows."""
     return (report.auc_low or 0.0) >= 0.5 + SUFFICIENT_SKILL * ((report.attainable or 0.5) - 0.5) > 0.5
 
@@ -147,7 +147,7 @@ def _report_order(report: EncodingCheckReport, opened_model: OpenedModel, data: 
     doubt = "the data set has no labels that could confirm it"
     if report.accuracy is not None:
         doubt = "the labels do not confirm it"
-        if report.level == "ok" and _tells_apart(report):
+        if report.level == "ok" and _separates_classes(report):
             pair = _find_exchangeable_columns(opened_model, data)
             if pair is None:
                 return report

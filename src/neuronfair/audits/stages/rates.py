@@ -50,7 +50,7 @@ def fit_plausible_population(
 ) -> PopulationModel:
     """Return the population model; refused where too few records of the data set are plausible in it.
 
-    `own` are people from a sampler of the user's own, who then stand for all plausible people. `progress` is called
+    `own_records` come from a sampler of the user's own, and stand for all plausible records. `progress` is called
     with the number of columns fitted so far, and of all.
     """
     data = data.in_compared_groups

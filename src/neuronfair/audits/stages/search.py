@@ -186,23 +186,23 @@ def select_worst(case: AttributeCase, candidates: Candidates) -> tuple[Selection
     order = _order_by_gap(case, worst.rows)
     rank = torch.where(case.is_plausible(worst.rows) & flips_plausibly(case, worst.rows), (~worst.is_record).long(), 2)
     worst = worst.take(order[rank[order].argsort(stable=True)])
-    worst = worst.take(_first_indices(domain.key(worst.rows))[:MAX_WORST_FINDINGS])
+    worst = worst.take(_find_first_indices(domain.key(worst.rows))[:MAX_WORST_FINDINGS])
     changed = (worst.rows != worst.goals) & domain.changeable
     return worst, [row.nonzero()[:, 0].tolist() for row in changed]
 
 
 def _order_by_gap(case: AttributeCase, rows: Tensor) -> Tensor:
     """Return the order of rows by the gap between their scores and those of their twins, the widest first."""
-    return case.decision.gap(*evaluated_pairs(case, rows)[2:]).argsort(descending=True, stable=True)
+    return case.decision.gap(*evaluate_pairs(case, rows)[2:]).argsort(descending=True, stable=True)
 
 
-def _first_indices(keys: Tensor) -> Tensor:
+def _find_first_indices(keys: Tensor) -> Tensor:
     """Return the index of the first row with each key, in the order of the rows."""
     _, first = np.unique(keys.cpu().numpy(), axis=0, return_index=True)
     return torch.from_numpy(np.sort(first)).to(keys.device)
 
 
-def evaluated_pairs(case: AttributeCase, rows: Tensor) -> Pairs:
+def evaluate_pairs(case: AttributeCase, rows: Tensor) -> Pairs:
     """Return rows and the twins that they are compared with, and the scores of both, in float64.
 
     Where the decision differs from that of a plausible twin, the twin is a plausible one.
@@ -239,7 +239,7 @@ def _shrink_widest(case: AttributeCase, domain: TableDomain, candidates: Candida
     widest = candidates.indices[candidates.gaps.topk(count).indices]
     # Search chains leave many near copies: the widest of each region of the domain is a candidate.
     regions = case.model.encoding.encode(candidates.rows[widest].long()).round()
-    widest = widest[_first_indices(regions)[: case.shrunk]]
+    widest = widest[_find_first_indices(regions)[: case.shrunk]]
     rows = candidates.rows[widest].long()
     goals = _find_nearest(domain, rows, case.plausible_records[1])
     shrunk = shrink(case.exact, domain, rows, goals, case.decision)
@@ -252,7 +252,7 @@ def _select_records(case: AttributeCase, limit: int) -> Selection:
     indices = (case.plausible_records[0].valid(rows)).nonzero()[:, 0]
     indices = indices[flips_plausibly(case, rows[indices])]
     indices = indices[_order_by_gap(case, rows[indices])]
-    indices = indices[_first_indices(case.domain.key(rows[indices]))[:limit]]
+    indices = indices[_find_first_indices(case.domain.key(rows[indices]))[:limit]]
     return Selection(rows[indices], torch.ones_like(indices, dtype=torch.bool), indices, rows[indices])
 
 
@@ -306,7 +306,7 @@ def describe_findings(case: AttributeCase, audit: AttributeAudit, progress: Prog
     rows = findings.packed
     sources = _Sources.of(outcomes, rows.device)
     # Two methods may find the same record: one of them is enough.
-    indices = _first_indices(domain.key(rows.long()))
+    indices = _find_first_indices(domain.key(rows.long()))
     unique = findings[indices]
     scores, twin_scores = unique.scores.double(), unique.twin_scores.double()
     gaps = case.decision.gap(scores, twin_scores)
@@ -331,21 +331,21 @@ def describe_findings(case: AttributeCase, audit: AttributeAudit, progress: Prog
     worst, changed = select_worst(case, Candidates(rows, indices, gaps, plausible))
     audit.report = replace(
         audit.report,
-        worst=_describe(case, sources, worst, changed),
-        findings=_describe(case, sources, sample, [[] for _ in listed]),
+        worst=_describe_selection(case, sources, worst, changed),
+        findings=_describe_selection(case, sources, sample, [[] for _ in listed]),
     )
     if case.runs is not None:
         write_worst_findings(case.runs.path, audit.report.worst)
 
 
-def _describe(
+def _describe_selection(
     case: AttributeCase, sources: _Sources, selection: Selection, changed: list[list[int]]
 ) -> tuple[Finding, ...]:
     """Return rows as findings in words.
 
     The columns in `changed` are named first for each row, then the others in the order of their importance.
     """
-    pairs = evaluated_pairs(case, selection.rows)
+    pairs = evaluate_pairs(case, selection.rows)
     plausibilities = _measure_plausibility(case, pairs.rows), _measure_plausibility(case, pairs.twins)
     twin_is_plausible = _has_plausible_twin(case, pairs.rows, pairs.twins).tolist()
     findings = []

@@ -170,8 +170,8 @@ def _disparate_impact_metric(attribute: AttributeReport) -> Metric:
     shares = {group.values: group.selection_rate for group in attribute.groups}
     group = "({})" if len(attribute.sensitive) > 1 else "{}"  # the values of several attributes
     rates = " versus ".join(f"{percent(shares.get(name))} of {group.format(name)}" for name in (gap.least, gap.most))
-    people = plural(sum(group.rows for group in attribute.groups), "record")
-    of = f"the model decides '{disparity.selected}' for {rates}, of {people}"
+    records = plural(sum(group.rows for group in attribute.groups), "record")
+    of = f"the model decides '{disparity.selected}' for {rates}, of {records}"
     return Metric(name, f"{gap.value:.2f}", of, f"{gap.low:.2f}–{gap.high:.2f}", disparity.confidence)
 
 
@@ -205,22 +205,22 @@ def _certified_metric(attribute: AttributeReport) -> Metric:
     of = rows.of - rows.without_twin
     if not of:
         return Metric(name, NOT_MEASURED, f"None of {plural(rows.of, 'record')} in the data set has an allowed twin.")
-    people = f"{plural(of, 'record')} in the data set"
+    records = f"{plural(of, 'record')} in the data set"
     without_twin = f"the rules allow no twin of {rows.without_twin:,} more" if rows.without_twin else ""
     undecided, flips = percent(rows.undecided.count / of), percent(rows.certified_discriminatory.count / of)
     depends = f"{flips} proved to depend" if rows.certified_discriminatory.count else ""
     if not rows.with_twin.count and rows.undecided.count:  # 0% would read as a verdict
         note = "; ".join(filter(None, (depends, without_twin)))
-        return Metric(name, "Undecided", f"{undecided if depends else 'all'} of {people}", note=note)
+        return Metric(name, "Undecided", f"{undecided if depends else 'all'} of {records}", note=note)
     note = "; ".join(filter(None, (f"{undecided} undecided", depends, without_twin)))
-    return Metric(name, percent(rows.with_twin.share), f"of {people} {claim}", note=note)
+    return Metric(name, percent(rows.with_twin.share), f"of {records} {claim}", note=note)
 
 
 def _list_alternatives(attribute: AttributeReport) -> str:
     return list_sensitive(attribute).replace(" and ", " or ")
 
 
-def certified_sentences(report: ProofReport) -> list[str]:
+def describe_certificate(report: ProofReport) -> list[str]:
     """Return what a proof certifies, for the data set, the input space and synthetic records.
 
     The first sentence says most: what holds for the whole input space, or else what holds for the data set.
@@ -228,8 +228,8 @@ def certified_sentences(report: ProofReport) -> list[str]:
     by_name = listing([spell(name) for name in report.sensitive])
     space = f"the records where {report.where}" if report.where else "the declared input space"
     fair, flips, undecided = report.proved_fair, report.proved_discriminatory, report.undecided
-    rows = [] if report.data_set is None else [_rows_certified(report.data_set, by_name, report.seconds)]
-    fresh = [] if report.fresh is None else [_fresh_certified(report.fresh, by_name)]
+    rows = [] if report.data_set is None else [_describe_certified_rows(report.data_set, by_name, report.seconds)]
+    fresh = [] if report.fresh is None else [_describe_certified_fresh(report.fresh, by_name)]
     for part, depend in ((fair, "do not depend"), (flips, "depend")):
         if part.count == report.people.count != "0":
             return [f"Certified for all of {space}: decisions {depend} on {by_name}.", *rows, *fresh]
@@ -240,7 +240,7 @@ def certified_sentences(report: ProofReport) -> list[str]:
     return [*rows, f"{_format_claim(by_name, space, *shares)}{remaining}.", *fresh]
 
 
-def _rows_certified(rows: DataSetClaims, by_name: str, seconds: float) -> str:
+def _describe_certified_rows(rows: DataSetClaims, by_name: str, seconds: float) -> str:
     """Return what is certified for the records of a data set that have an allowed twin."""
     count = rows.of - rows.without_twin
     records, remark = f"{plural(count, 'record')} in the data set", ""
@@ -255,7 +255,7 @@ def _rows_certified(rows: DataSetClaims, by_name: str, seconds: float) -> str:
     )
 
 
-def _fresh_certified(fresh: FreshClaims, by_name: str) -> str:
+def _describe_certified_fresh(fresh: FreshClaims, by_name: str) -> str:
     """Return what is certified for synthetic records, with confidence intervals."""
     fair, flips = (
         f"{percent(claim.share)} (95% CI {interval_ends(claim.share, claim.low, claim.high)})"
