@@ -8,7 +8,7 @@ from neuronfair import BlackBox, NeuronFairError, SearchConfig, search
 from neuronfair.audits.comparison import compare_methods
 from neuronfair.measure.stats import mean_interval
 from neuronfair.searches.campaign import random_directions
-from neuronfair.searches.methods import METHODS, able, frontier
+from neuronfair.searches.methods import METHODS, frontier, list_able
 from tests.planted import networks
 from tests.scale.pools import Pickled
 
@@ -136,8 +136,8 @@ def test_a_fair_network_gives_figures_without_a_rate():
 
 def test_a_black_box_is_compared_by_the_methods_that_can():
     box = BlackBox(lambda rows: NETWORK.scores(rows).numpy(), DOMAIN)
-    assert set(able(box)) == {name for name, entry in METHODS.items() if not entry.gradients}
-    assert set(able(NETWORK)) == set(METHODS)
+    assert set(list_able(box)) == {name for name, entry in METHODS.items() if not entry.gradients}
+    assert set(list_able(NETWORK)) == set(METHODS)
     assert {e["method"] for e in compare_methods(box, DOMAIN, ROWS, ["aequitas", "uniform"], PLAN).methods()} == {
         "aequitas",
         "uniform",

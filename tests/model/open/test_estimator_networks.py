@@ -36,7 +36,7 @@ from neuronfair.model.open import wrap_model
 from neuronfair.model.open.frames import table_inputs
 from neuronfair.model.profile import interpret
 from neuronfair.render.page import render_audit
-from neuronfair.searches.methods import able, check_method
+from neuronfair.searches.methods import check_method, list_able
 from tests.conftest import FLIPS
 from tests.model.open.conftest import check_black_box, check_white_box
 
@@ -147,8 +147,8 @@ def test_nothing_inside_is_looked_at_and_gradients_are_followed(crowd, table):
         interpret(found.model, crowd.domain, crowd.rows)
     with pytest.raises(NeuronFairError, match=r"'neuronfair' follows neurons, and a linear model has none.*frontier"):
         check_method("neuronfair", found.model)
-    assert "frontier" in able(found.model)
-    assert not {"neuronfair-plus", "neuronfair", "neuronfair-printed"} & set(able(found.model))
+    assert "frontier" in list_able(found.model)
+    assert not {"neuronfair-plus", "neuronfair", "neuronfair-printed"} & set(list_able(found.model))
     data = Dataset("people", crowd.domain, crowd.rows, crowd.labels)
     result = audit(model, data, settings=AuditSettings.quick(seeds=5, steps=5, samples=500, **FLIPS))
     (entry,) = result.report.attributes
