@@ -193,7 +193,7 @@ def _without_chance(archive: bytes) -> bytes:
 
 def _keras(suffix: str) -> list[Files]:
     os.environ.setdefault("KERAS_BACKEND", "torch")
-    from neuronfair.model.open.graphs.keras_layers import stand_ins
+    from neuronfair.model.open.graphs.keras_layers import make_stand_ins
 
     import keras
 
@@ -217,7 +217,7 @@ def _keras(suffix: str) -> list[Files]:
             named = {name: keras.Input((1,), name=name, dtype=kind) for name, kind in kinds.items()}
             race = named["race"]
             if suffix == ".keras":  # without TensorFlow no other file can have a vocabulary
-                race = stand_ins(keras)["StringLookup"](name="words", vocabulary=["C", "A"])(race)
+                race = make_stand_ins(keras)["StringLookup"](name="words", vocabulary=["C", "A"])(race)
             parts = [
                 layers.Normalization(mean=40.0, variance=100.0)(named["age"]),
                 layers.Flatten()(layers.Embedding(3, 2)(race)),

@@ -31,11 +31,11 @@ def test_every_reader_has_a_module():
 
 
 def test_who_opens_what():
-    assert find_reader("m.skops") == "estimators:open"
-    assert find_reader("m.joblib", trust_pickle=True) == "estimators:open"
-    assert find_reader("a.b:c.d", weights=Path("w.safetensors")) == "user_code:open"
+    assert find_reader("m.skops") == "estimators:open_source"
+    assert find_reader("m.joblib", trust_pickle=True) == "estimators:open_source"
+    assert find_reader("a.b:c.d", weights=Path("w.safetensors")) == "user_code:open_source"
     Path("w.safetensors").write_bytes(b"\x80\2\0\0\0\0\0\0{")  # a length of 640, and no pickle
-    assert find_reader("a.b:c.d", weights=Path("w.safetensors")) == "user_code:open"
+    assert find_reader("a.b:c.d", weights=Path("w.safetensors")) == "user_code:open_source"
 
 
 @pytest.mark.parametrize(

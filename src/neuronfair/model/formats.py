@@ -19,9 +19,10 @@ WEIGHTS_READER = "torch_modules:open_weights"
 READERS = {
     **dict.fromkeys((".safetensors", ".npz"), WEIGHTS_READER),
     ".pt2": "torch_modules:open_exported",
-    ".onnx": "graphs.onnx_file:open",
-    **dict.fromkeys((".keras", ".h5", ".hdf5"), "graphs.keras_file:open"),
-    **dict.fromkeys((".skops", ".joblib", ".pkl", ".pickle", ".ubj", ".json", ".txt", ".cbm"), "estimators:open"),
+    ".onnx": "graphs.onnx_file:open_source",
+    **dict.fromkeys((".keras", ".h5", ".hdf5"), "graphs.keras_file:open_source"),
+    **dict.fromkeys((".skops", ".joblib", ".pkl", ".pickle"), "estimators:open_source"),
+    **dict.fromkeys((".ubj", ".json", ".txt", ".cbm"), "estimators:open_source"),
 }
 OPENABLE_PICKLES = {".joblib", ".pkl", ".pickle"}
 # Models that `neuronfair alternatives` clones and fits again; of others, the code that makes them is needed.
@@ -35,13 +36,13 @@ def find_reader(source: str, *, weights: str | Path | None = None, trust_pickle:
     """Return the reader of a model as `module:function`; refuse by its name what cannot be opened.
 
     >>> find_reader("package.module:make")
-    'user_code:open'
+    'user_code:open_source'
     """
     path = Path(source)
     if _IMPORTABLE_NAME.fullmatch(source) and not path.exists():
         if weights is not None:
             _check_weights(source, Path(weights))
-        return "user_code:open"
+        return "user_code:open_source"
     if weights is not None:
         raise ModelError(f"{source}: --weights belongs to a torch module given as package.module:name")
     if path.is_dir():

@@ -8,7 +8,7 @@ import torch
 
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
-from neuronfair.model.open.estimator_networks import MAX_CURVE, NotLinear, linear_layer
+from neuronfair.model.open.estimator_networks import MAX_CURVE_VALUES, NotLinear, make_linear_layer
 from neuronfair.model.open.opened import Request
 
 DOMAIN = TableDomain(
@@ -29,7 +29,7 @@ def test_a_sum_of_columns_is_one_layer():
         age, sex, race = rows.numpy().T
         return np.stack([(age + 20 - 40) / 10, 3.0 * sex + 1], 1) + table[race]
 
-    encoding, layer = linear_layer(transform, DOMAIN, torch.tensor([5, 1, 2]))
+    encoding, layer = make_linear_layer(transform, DOMAIN, torch.tensor([5, 1, 2]))
     assert [a.encode for a in encoding.attributes] == ["scaled", "scaled", "onehot"]
     # Age runs from -1 at 20 to 1 at 60: the feature from -2 to 2. Sex from -1 to 1: the feature from 0 to 3.
     np.testing.assert_allclose(layer.weight.detach()[:, :2], [[2.0, 0.0], [0.0, 1.5]], atol=1e-12)
@@ -41,7 +41,7 @@ def test_a_crooked_number_becomes_a_lookup():
     def transform(rows):
         return np.abs(rows[:, :1].numpy() - 7.0)
 
-    encoding, layer = linear_layer(transform, DOMAIN, torch.tensor([0, 0, 0]))
+    encoding, layer = make_linear_layer(transform, DOMAIN, torch.tensor([0, 0, 0]))
     assert encoding.attributes[0].encode == "onehot"
     rows = DOMAIN.sample(200, torch.Generator().manual_seed(0))
     np.testing.assert_allclose(layer(encoding.encode(rows, torch.float64)).detach(), transform(rows), atol=1e-9)
@@ -57,7 +57,7 @@ def square(rows):
 
 def test_a_crooked_number_with_many_values_becomes_a_curve_with_a_slope():
     domain = wide(1001)
-    encoding, layer = linear_layer(square, domain, torch.tensor([7, 0, 0, 0]))
+    encoding, layer = make_linear_layer(square, domain, torch.tensor([7, 0, 0, 0]))
     assert encoding.attributes[0].encode == "scaled"
     rows = domain.sample(200, torch.Generator().manual_seed(0))
     rows[:2, 0] = torch.tensor([0, 1000])
@@ -74,7 +74,7 @@ def test_a_crooked_number_with_many_values_becomes_a_curve_with_a_slope():
 
 def test_a_crooked_number_with_very_many_values_is_refused():
     with pytest.raises(NotLinear, match="'n' is not linear"):
-        linear_layer(square, wide(MAX_CURVE + 1), torch.zeros(4, dtype=torch.int64))
+        make_linear_layer(square, wide(MAX_CURVE_VALUES + 1), torch.zeros(4, dtype=torch.int64))
 
 
 def with_empty(points: int) -> TableDomain:
@@ -98,7 +98,7 @@ def test_an_empty_cell_that_stands_for_a_number_lies_on_its_line(value):
     rows = domain.sample(50, torch.Generator().manual_seed(0))
     rows[:3, 0] = torch.tensor([0, 999, 1000])
     for base in rows[:3]:
-        encoding, layer = linear_layer(transform, domain, base)
+        encoding, layer = make_linear_layer(transform, domain, base)
         features = layer(encoding.encode(rows, torch.float64)).detach()
         np.testing.assert_allclose(features, transform(rows), rtol=1e-9, atol=1e-6)
 
@@ -108,14 +108,14 @@ def test_an_empty_cell_beside_the_line_is_a_value_of_a_lookup_or_refused():
         return np.stack([filled(rows, 20), rows[:, 0].numpy() == 1000], 1)
 
     with pytest.raises(NotLinear, match="'n' is not linear"):
-        linear_layer(apart, with_empty(1000), torch.zeros(4, dtype=torch.int64))
+        make_linear_layer(apart, with_empty(1000), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(NotLinear, match="'n' is not linear"):  # an empty cell that continues the line
-        linear_layer(lambda rows: rows[:, :1].numpy(), with_empty(1000), torch.zeros(4, dtype=torch.int64))
+        make_linear_layer(lambda rows: rows[:, :1].numpy(), with_empty(1000), torch.zeros(4, dtype=torch.int64))
     for points in (1, 2, 100):
         domain = with_empty(points)
         rows = domain.sample(50, torch.Generator().manual_seed(0))
         rows[0, 0] = points
-        encoding, layer = linear_layer(lambda rows: rows[:, :1].numpy(), domain, rows[1])
+        encoding, layer = make_linear_layer(lambda rows: rows[:, :1].numpy(), domain, rows[1])
         np.testing.assert_allclose(layer(encoding.encode(rows, torch.float64)).detach(), rows[:, :1], atol=1e-9)
 
 

@@ -14,7 +14,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import ModelError
 from neuronfair.model.open import feature_names, wrap_model
-from neuronfair.model.open.graphs.keras_layers import without_numpy_warning
+from neuronfair.model.open.graphs.keras_layers import ignore_numpy_warning
 from neuronfair.model.open.names import list_input_names, list_selected_columns, list_single_columns, match_columns
 
 os.environ.setdefault("KERAS_BACKEND", "torch")  # read once, when Keras is imported
@@ -139,7 +139,7 @@ def test_keras(tmp_path):
     keras = pytest.importorskip("keras", reason="the package keras is not installed")
     inputs = [keras.Input((1,), name=name) for name in ("age", "hours")]
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Concatenate()(inputs)))
-    with without_numpy_warning():
+    with ignore_numpy_warning():
         model.save(tmp_path / "model.keras")
     for source in (model, tmp_path / "model.keras"):
         assert columns_of(source, NAMES) == ("age", "hours")

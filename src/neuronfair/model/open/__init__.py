@@ -59,23 +59,25 @@ def wrap_model(
     rows = rows.rows if isinstance(rows, Dataset) else rows
     if not len(rows):
         raise ModelError(f"{source}: there are no rows to try the model on")
-    whole = Request(
+    full = Request(
         source, domain, rows, weights, device, decision, types=types, inferred=inferred, trust_pickle=trust_pickle
     )
     if isinstance(preprocess, str):
-        preprocess = _import_preprocess(whole, preprocess)
-    whole = replace(whole, preprocess=preprocess)
+        preprocess = _import_preprocess(full, preprocess)
+    full = replace(full, preprocess=preprocess)
     # Networks and black boxes are made for rows of the whole domain.
-    request = whole if isinstance(model, (Network, BlackBox)) else restrict_to_inputs(whole)
+    request = full if isinstance(model, (Network, BlackBox)) else restrict_to_inputs(full)
     if in_memory:
-        opened: OpenedModel = _reader("user_code").open_object(request, model)
+        result: OpenedModel = _import_reader("user_code").open_object(request, model)
     else:
         name = find_reader(source, weights=weights, trust_pickle=trust_pickle)
         if preprocess is not None and name == WEIGHTS_READER:
             raise request.error("preprocess is not for weights of this package, whose inputs the domain declares")
         module, _, function = name.partition(":")
-        opened = getattr(_reader(module), function)(request)
-    return add_preprocess_fingerprint(opened if request is whole else extend_to_domain(whole, opened), preprocess)
+        result = getattr(_import_reader(module), function)(request)
+    if request is not full:
+        result = extend_to_domain(full, result)
+    return add_preprocess_fingerprint(result, preprocess)
 
 
 def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] | None:
@@ -86,19 +88,20 @@ def feature_names(model: Any, *, trust_pickle: bool = False) -> tuple[str, ...] 
     if not isinstance(model, (str, Path)):
         names = list_input_names(model)
     else:
-        reader = _reader(find_reader(str(model), trust_pickle=trust_pickle).partition(":")[0])
-        names = reader.names(ModelFile(str(model), trust_pickle=trust_pickle)) if hasattr(reader, "names") else None
+        file = ModelFile(str(model), trust_pickle=trust_pickle)
+        reader = _import_reader(find_reader(file.source, trust_pickle=trust_pickle).partition(":")[0])
+        names = reader.list_names(file) if hasattr(reader, "list_names") else None
     return None if names is None else tuple(names)
 
 
-def _reader(name: str) -> ModuleType:
+def _import_reader(name: str) -> ModuleType:
     return import_module(f"{__name__}.{name}")
 
 
 def _import_preprocess(request: Request, name: str) -> Callable[[Any], Any]:
     function: Callable[[Any], Any] | None = None
     if ":" in name:
-        function = _reader("user_code").import_object(request, name)
+        function = _import_reader("user_code").import_object(request, name)
     if not callable(function):
         raise request.error(f"--preprocess {name}: expected package.module:name of a function of a DataFrame")
     return function

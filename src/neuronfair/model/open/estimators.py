@@ -17,7 +17,13 @@ from neuronfair.limits import TooLargeError
 from neuronfair.model.blackbox import BlackBox, as_scores
 from neuronfair.model.decision import Scale
 from neuronfair.model.formats import ModelFile, read_skops
-from neuronfair.model.open.estimator_networks import NotLinear, has_unknown_code, is_network, is_perceptron, network_of
+from neuronfair.model.open.estimator_networks import (
+    NotLinear,
+    convert_estimator,
+    has_unknown_code,
+    is_network,
+    is_perceptron,
+)
 from neuronfair.model.open.frames import describe_mistyped_columns, estimator_inputs, function_inputs
 from neuronfair.model.open.names import (
     CONSTANTS,
@@ -41,7 +47,7 @@ from neuronfair.model.open.opened import (
     make_black_box,
     make_white_box,
 )
-from neuronfair.model.open.trees import FILES, forest_of, framework, tree_columns
+from neuronfair.model.open.trees import FILES, extract_forest, framework, tree_columns
 from neuronfair.model.open.trees.xgboost import BoosterPredictor
 
 MAX_COLUMNS_SHOWN = 30  # in a note
@@ -126,10 +132,10 @@ class FittedModel:
         parts = (*remarks[:1], inputs.note, in_order, classes, labels, self.method.note, *remarks[1:])
         return "; ".join(filter(None, parts))
 
-    def annotate(self, opened: OpenedModel) -> OpenedModel:
+    def annotate(self, result: OpenedModel) -> OpenedModel:
         """Return an opened model with what is known about its inputs and predictions."""
         return replace(
-            opened,
+            result,
             declared=self.inputs.of_numbers is not None,
             scores_of_frame=self.scores.of_frame,
             by_position=bool(self.inputs.by_position),
@@ -140,8 +146,8 @@ class FittedModel:
     def make_black_box(self, note: str, digest: str | None) -> OpenedModel:
         """Return the model as a black box."""
         fingerprint, probability = digest or f"{self.kind} {self.request.source}", self.method.probability
-        opened = make_black_box(self.request, self.kind, self.scores, note, probability=probability, digest=fingerprint)
-        return self.annotate(opened)
+        result = make_black_box(self.request, self.kind, self.scores, note, probability=probability, digest=fingerprint)
+        return self.annotate(result)
 
 
 def _find_accepted_inputs(
@@ -170,13 +176,13 @@ def _to_array(prediction: Any) -> np.ndarray:
     return array
 
 
-def open(request: Request) -> OpenedModel:  # noqa: A001 - each reader has a function of this name
+def open_source(request: Request) -> OpenedModel:
     """Read the file of a fitted model."""
     estimator, remark = read_file(request)
     return open_estimator(request, estimator, request.digest, remark)
 
 
-def names(file: ModelFile) -> list[str] | None:
+def list_names(file: ModelFile) -> list[str] | None:
     """Return the names of the columns that the model in a file reads, if it states them."""
     return list_input_names(read_file(file)[0])
 
@@ -193,15 +199,15 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
     if _predict_differs(model, estimator):
         method = replace(model.method, predict=_make_label_predictor(estimator), decisions=True, probability=None)
         model = replace(model, method=method)
-        opened: OpenedModel | str = "its decisions are not those of its largest score, so its method predict is used"
+        result: OpenedModel | str = "its decisions are not those of its largest score, so its method predict is used"
     else:
-        opened = _open_network(model, estimator, parts, remark)
-    if isinstance(opened, str):  # the reason
-        opened = _open_black_box(model, estimator, parts, model.note(opened, remark), digest)
+        result = _open_network(model, estimator, parts, remark)
+    if isinstance(result, str):  # the reason
+        result = _open_black_box(model, estimator, parts, model.note(result, remark), digest)
     if digest is None:
-        return fingerprint_by_scores(request, opened, estimator)
+        return fingerprint_by_scores(request, result, estimator)
     # The weights of a network's first layer depend on the row that it was derived from, so they are no fingerprint.
-    return replace(opened, fingerprint=digest)
+    return replace(result, fingerprint=digest)
 
 
 def _fit_inputs(request: Request, estimator: Any, final: Any) -> FittedModel:
@@ -233,8 +239,8 @@ def _open_network(model: FittedModel, estimator: Any, parts: EstimatorParts, rem
     note = model.note("its preprocessing has become the first layer" if steps else "", remark)
     try:
         scores = model.scores_of(model.predictions)
-        encoding, module = network_of(request, estimator, final, model.features(steps), scores)
-        opened = make_white_box(
+        encoding, module = convert_estimator(request, estimator, final, model.features(steps), scores)
+        result = make_white_box(
             request,
             model.kind,
             module,
@@ -249,7 +255,7 @@ def _open_network(model: FittedModel, estimator: Any, parts: EstimatorParts, rem
         return str(reason)
     except Exception as error:  # the estimator's own code
         return f"its weights could not be read ({one_line(error)})"
-    return model.annotate(replace(opened, original=model.scores.of_rows))
+    return model.annotate(replace(result, original=model.scores.of_rows))
 
 
 def _open_black_box(
@@ -257,15 +263,15 @@ def _open_black_box(
 ) -> OpenedModel:
     """Return an estimator as a black box, with its trees where they determine its scores."""
     (steps, final), request = parts, model.request
-    opened = model.make_black_box(note, digest)
+    result = model.make_black_box(note, digest)
     if model.inputs.program is None and not has_unknown_code(estimator, steps, final):
-        assert isinstance(opened.model, BlackBox)
-        features, scores = model.features(steps).of_rows, opened.model.scores
+        assert isinstance(result.model, BlackBox)
+        features, scores = model.features(steps).of_rows, result.model.scores
         order = match_classes(request.domain, model.method.classes)
-        opened.model.trees = cache(
-            partial(forest_of, final, features, scores, request.domain, request.trial_rows, order)
+        result.model.trees = cache(
+            partial(extract_forest, final, features, scores, request.domain, request.trial_rows, order)
         )
-    return opened
+    return result
 
 
 def find_predict_method(request: Request, estimator: Any, final: Any) -> PredictMethod:
@@ -391,10 +397,10 @@ def ignores_names(predict: Callable[[Any], Any], table: Any, predictions: np.nda
         return False
     if all(array.dtype.kind in "fiub" for array in (swapped, predictions)):
         numbers = swapped.astype(float), predictions.astype(float)
-        same = np.allclose(*numbers, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+        agrees = np.allclose(*numbers, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
     else:
-        same = bool((swapped == predictions).all())
-    return same and len(np.unique(predictions.astype(str), axis=0)) > 1
+        agrees = bool((swapped == predictions).all())
+    return agrees and len(np.unique(predictions.astype(str), axis=0)) > 1
 
 
 def _flatten_single_column(predictions: np.ndarray) -> np.ndarray:

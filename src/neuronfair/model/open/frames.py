@@ -168,7 +168,7 @@ def category_cells(attribute: Attribute, categories: Sequence[Any] | None) -> Co
             f"{did_you_mean(str(next(iter(content.values()))), map(str, categories))}"
         )
 
-    def made(values: Sequence[Any], indices: np.ndarray, text: Callable[[Any], str]) -> Any:
+    def build_cells(values: Sequence[Any], indices: np.ndarray, text: Callable[[Any], str]) -> Any:
         if dtype is None:
             return np.array([text(value) for value in values], dtype=object)[indices]
         return pandas.Categorical([category_of(value) for value in values], dtype=dtype).take(indices)
@@ -176,11 +176,11 @@ def category_cells(attribute: Attribute, categories: Sequence[Any] | None) -> Co
     def of_codes(codes: np.ndarray) -> Any:
         distinct, inverse = np.unique(codes, return_inverse=True)
         value_outside = attribute.value if not attribute.values else lambda code: np.nan
-        return made([content[c] if c in content else value_outside(c) for c in distinct.tolist()], inverse, str)
+        return build_cells([content[c] if c in content else value_outside(c) for c in distinct.tolist()], inverse, str)
 
     def of_cells(cells: Any) -> Any:
         numbers, distinct = pandas.factorize(cells.astype(object), use_na_sentinel=False)
-        return made(list(distinct), numbers, lambda cell: "nan" if pandas.isna(cell) else cell_text(cell))
+        return build_cells(list(distinct), numbers, lambda cell: "nan" if pandas.isna(cell) else cell_text(cell))
 
     return ColumnCells(of_codes, of_cells)
 
@@ -290,13 +290,13 @@ def _make_category_finder(categories: Sequence[Any]) -> Callable[[Any], Any]:
     rounded_counts = Counter(number for number, _ in rounded)
     by_rounding = {number: category for number, category in rounded if rounded_counts[number] == 1}
 
-    def found(cell: Any) -> Any:
+    def find_category(cell: Any) -> Any:
         category = exact.get(canonical_number(cell))
         if category is None and isinstance(cell, (int, float)):
             category = by_rounding.get(_round_number(cell))
         return np.nan if category is None else category
 
-    return found
+    return find_category
 
 
 def _round_number(number: float) -> float:
@@ -325,7 +325,7 @@ class TreeColumns:
 
     names: tuple[str, ...]
     categories: Mapping[str, Sequence[Any] | None]
-    named: bool  # by the user, not by their position
+    has_names: bool  # by the user, not by their position
 
 
 def original_table(request: Request, columns: Sequence[str] | None = None, **options: Any) -> ModelInputs:
@@ -430,7 +430,7 @@ def _make_declared_array(request: Request) -> ModelInputs:
 
 def _make_tree_inputs(request: Request, trees: TreeColumns) -> ModelInputs:
     domain, names = request.domain, trees.names
-    if trees.named:
+    if trees.has_names:
         return number_columns(request, names, trees.categories)
     if len(names) == len(domain.names):
         pairs = zip(domain.names, names, strict=True)
@@ -504,9 +504,9 @@ def describe_mistyped_columns(estimator: Any, table: Any) -> str:
     """Return the end of a sentence: the columns of a table of another type than an estimator was fitted to."""
     if not hasattr(table, "dtypes"):
         return ""
-    fitted = _find_column_kinds(estimator, list(table.columns))
-    kinds = {name: "numbers" if table[name].dtype.kind in "iufb" else "texts" for name in fitted}
-    mistyped = [f"'{n}' (fitted to {fitted[n]}, gets {kind})" for n, kind in kinds.items() if kind != fitted[n]]
+    trained = _find_column_kinds(estimator, list(table.columns))
+    kinds = {name: "numbers" if table[name].dtype.kind in "iufb" else "texts" for name in trained}
+    mistyped = [f"'{n}' (fitted to {trained[n]}, gets {kind})" for n, kind in kinds.items() if kind != trained[n]]
     return f". Types differ from its training: {shorten_list(mistyped, MAX_MISTYPED)}" if mistyped else ""
 
 

@@ -242,30 +242,30 @@ def make_black_box(
     decision, remark = _choose_decision(request, scores, probability)
     decision.check(model.outputs)
     note = f"Black box, searched without gradients: {'; '.join(filter(None, (reason, remark)))}."
-    opened = OpenedModel(model, decision, request.source, kind, note, digest or request.digest, None)
-    return replace(opened, declared=scores_of.of_numbers is not None, scores_of_frame=scores_of.of_frame)
+    result = OpenedModel(model, decision, request.source, kind, note, digest or request.digest, None)
+    return replace(result, declared=scores_of.of_numbers is not None, scores_of_frame=scores_of.of_frame)
 
 
-def reproduces_scores(request: Request, opened: OpenedModel, predict: Callable[[Tensor], Any]) -> bool:
+def reproduces_scores(request: Request, converted: OpenedModel, predict: Callable[[Tensor], Any]) -> bool:
     """Return whether a converted model gives the scores of its source, `predict`, on the tried rows.
 
     A source that fails cannot be compared, so its scores are not reproduced.
     """
     rows = request.trial_rows.to(request.device)
-    with uncounted(opened.model):
-        scores = opened.model.scores(rows).double()
+    with uncounted(converted.model):
+        scores = converted.model.scores(rows).double()
     try:
-        source_scores = BlackBox(predict, opened.model.encoding).scores(rows)
+        source_scores = BlackBox(predict, converted.model.encoding).scores(rows)
     except ModelError:
         return False
     return scores.shape == source_scores.shape and torch.allclose(scores, source_scores, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def compare_with_source(request: Request, opened: OpenedModel, source: ModelInputs, digest: str = "") -> OpenedModel:
+def compare_with_source(request: Request, converted: OpenedModel, source: ModelInputs, digest: str = "") -> OpenedModel:
     """Return a converted model with its source; if their scores differ, the source as a black box."""
-    if reproduces_scores(request, opened, source.of_rows):
-        return replace(opened, original=source.of_rows)
-    return make_black_box(request, opened.kind, source, "its scores could not be reproduced in torch", digest=digest)
+    if reproduces_scores(request, converted, source.of_rows):
+        return replace(converted, original=source.of_rows)
+    return make_black_box(request, converted.kind, source, "its scores could not be reproduced in torch", digest=digest)
 
 
 def _choose_decision(request: Request, scores: Tensor, probability: bool) -> tuple[Decision, str]:
@@ -328,27 +328,27 @@ def restrict_to_inputs(request: Request) -> Request:
     return replace(request, domain=inputs, rows=request.rows[:, columns], unused=unused)
 
 
-def extend_to_domain(request: Request, opened: OpenedModel) -> OpenedModel:
+def extend_to_domain(request: Request, input_model: OpenedModel) -> OpenedModel:
     """Return a model of the inputs alone, opened for `restrict_to_inputs`, as a model of all attributes."""
     domain, columns = request.domain.to(request.device), _list_input_columns(request.domain)
-    model = opened.model
+    model = input_model.model
     if len(columns) == len(domain.attributes):
-        return opened
+        return input_model
     unused = [name for column, name in enumerate(domain.names) if column not in columns]
-    opened = replace(opened, note=f"{opened.note} It does not get {listing(unused)}.")
+    input_model = replace(input_model, note=f"{input_model.note} It does not get {listing(unused)}.")
     if isinstance(model, Network):
         assert isinstance(model.encoding, TableEncoding)
         attribute_of = dict(zip(columns, model.encoding.attributes, strict=True))
         attributes = [attribute_of.get(column, attribute) for column, attribute in enumerate(domain.attributes)]
         encoding = TableEncoding(attributes, model.encoding.device)
         network = Network(model.module, encoding, layers=None if model.layers else ())
-        return replace(opened, model=network)
+        return replace(input_model, model=network)
     predict, trees = model.predict, model.trees
     box = BlackBox(lambda rows: predict(rows[:, columns]), domain)
     box.inputs = model.inputs  # the others have no numbers
     if trees is not None:
         box.trees = cache(lambda: _extend_forest(trees(), domain, columns))
-    return replace(opened, model=box)
+    return replace(input_model, model=box)
 
 
 def _extend_forest(forest: Forest, domain: TableDomain, columns: list[int]) -> Forest:
@@ -376,24 +376,24 @@ def digest_estimator(estimator: Any) -> str | None:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def fingerprint_by_scores(request: Request, opened: OpenedModel, function: Any) -> OpenedModel:
+def fingerprint_by_scores(request: Request, black_box: OpenedModel, function: Any) -> OpenedModel:
     """Return an opened function whose fingerprint covers its source code and its scores.
 
     The code alone is not enough: it may read a file or call other functions, which can change. The scores are those of
     random rows that are the same for every table, in a batch of their own.
     """
-    with uncounted(opened.model):
-        scores = opened.model.scores(request.random_rows.to(request.device)).cpu().numpy()
+    with uncounted(black_box.model):
+        scores = black_box.model.scores(request.random_rows.to(request.device)).cpu().numpy()
     score_bytes = (scores.round(FINGERPRINT_DIGITS) + 0.0).tobytes()  # 0.0 turns -0.0 into 0.0
-    return replace(opened, fingerprint=hashlib.sha256(read_source_code(function).encode() + score_bytes).hexdigest())
+    return replace(black_box, fingerprint=hashlib.sha256(read_source_code(function).encode() + score_bytes).hexdigest())
 
 
-def add_preprocess_fingerprint(opened: OpenedModel, preprocess: Callable[[Any], Any] | None) -> OpenedModel:
+def add_preprocess_fingerprint(model: OpenedModel, preprocess: Callable[[Any], Any] | None) -> OpenedModel:
     """Return a model whose fingerprint also covers the code of its preprocessing."""
     if preprocess is None:
-        return opened
-    text = f"{opened.fingerprint}{read_source_code(preprocess)}"
-    return replace(opened, fingerprint=hashlib.sha256(text.encode()).hexdigest())
+        return model
+    text = f"{model.fingerprint}{read_source_code(preprocess)}"
+    return replace(model, fingerprint=hashlib.sha256(text.encode()).hexdigest())
 
 
 def read_source_code(function: Any) -> str:

@@ -68,18 +68,18 @@ def preprocessed_tensors(request: Request) -> ModelInputs:
     function = request.preprocess
     assert function is not None
 
-    def made(table: Any) -> Any:
+    def preprocess(table: Any) -> Any:
         try:
             return function(table)
         except Exception as error:
             raise request.error(f"preprocess failed ({type(error).__name__}: {one_line(error)})") from error
 
     table = original_table(request)
-    first = made(table.of_rows(request.trial_rows[:2]))
+    first = preprocess(table.of_rows(request.trial_rows[:2]))
     names = tuple(map(str, first)) if isinstance(first, Mapping) else ()
 
     def tensors(table: Any) -> list[Tensor]:
-        parts = made(table)
+        parts = preprocess(table)
         if names:
             parts = [parts[name] for name in names]
         tensors = [_to_tensor(request, part) for part in (parts if isinstance(parts, (tuple, list)) else [parts])]

@@ -21,7 +21,7 @@ from neuronfair.limits import TooLargeError, check_size
 from neuronfair.model.blackbox import as_scores
 from neuronfair.model.encoding import ROWS_PER_PASS, TableEncoding
 from neuronfair.model.network import ACTIVATIONS, eval_mode, with_functions_as_modules
-from neuronfair.model.open.estimator_networks import NotLinear, PreprocessingLayer, linear_layer
+from neuronfair.model.open.estimator_networks import NotLinear, PreprocessingLayer, make_linear_layer
 from neuronfair.model.open.frames import declared_numbers
 from neuronfair.model.open.opened import (
     TOLERANCE,
@@ -42,36 +42,36 @@ from neuronfair.model.open.tensors import (
 )
 from neuronfair.model.weights import fingerprint, read_model
 
-PART = 4096  # rows of one call while the layer is derived
+CHUNK_ROWS = 4096  # rows of one call while the layer is derived
 
 
 class LookupMode(TorchFunctionMode):
-    """Calls `see` with each tensor that is looked up by whole numbers of the rows; the result replaces the tensor.
+    """Calls `on_lookup` with each tensor looked up by whole numbers of the rows; its result replaces the tensor.
 
     A tensor of the rows is plain until it is combined with a weight: a column that is cast to whole numbers is plain.
     """
 
-    def __init__(self, inputs: Sequence[Tensor], see: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, inputs: Sequence[Tensor], on_lookup: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self._see = see
-        self._plain = {id(x): (x, True) for x in inputs}  # tensors are kept, so that no id is used again
+        self._see = on_lookup
+        self._plain_by_id = {id(x): (x, True) for x in inputs}  # tensors are kept, so that no id is used again
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Compute as usual, then pass results of lookups to `see`."""
+        """Compute as usual, then pass results of lookups to `on_lookup`."""
         result = func(*args, **(kwargs or {}))
         read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        known = [self._plain[id(x)] for x in read if id(x) in self._plain]
-        if not known:
+        known_tensors = [self._plain_by_id[id(x)] for x in read if id(x) in self._plain_by_id]
+        if not known_tensors:
             return result
-        plain = all(is_plain for _, is_plain in known)
-        if plain and isinstance(result, Tensor) and result.is_floating_point():
-            if not any(x.is_floating_point() for x, _ in known):
-                result, plain = self._see(result), False
+        is_plain_result = all(is_plain for _, is_plain in known_tensors)
+        if is_plain_result and isinstance(result, Tensor) and result.is_floating_point():
+            if not any(x.is_floating_point() for x, _ in known_tensors):
+                result, is_plain_result = self._see(result), False
             else:
-                plain = not any(x.is_floating_point() and id(x) not in self._plain for x in read)
+                is_plain_result = not any(x.is_floating_point() and id(x) not in self._plain_by_id for x in read)
         for x in tree_leaves(result):
             if isinstance(x, Tensor):
-                self._plain[id(x)] = (x, plain)
+                self._plain_by_id[id(x)] = (x, is_plain_result)
         return result
 
 
@@ -100,15 +100,15 @@ class InputLayer(nn.Module):
         names: Sequence[str],
         inputs: Sequence[Tensor],
         sites: Sequence[EmbeddingSite],
-        made: PreprocessingLayer,
+        layer: PreprocessingLayer,
     ) -> None:
         super().__init__()
         self._names, self._sites = tuple(names), tuple(sites)
         self._kinds = [(tuple(x.shape[1:]), x.dtype) for x in inputs]
         self._widths = [math.prod(shape) for shape, _ in self._kinds]
         total = sum(self._widths)
-        self.inner, self.inputs = inner, made.part(0, total)
-        self.looked_up = made.part(total, made.out_features) if sites else None
+        self.inner, self.inputs = inner, layer.part(0, total)
+        self.looked_up = layer.part(total, layer.out_features) if sites else None
 
     def forward(self, x: Tensor) -> Any:
         """Return the output of the network for encoded rows."""
@@ -121,13 +121,13 @@ class InputLayer(nn.Module):
             return call_module(self.inner, self._names, inputs)
         slopes = self.looked_up(x)
         slopes = slopes - slopes.detach()  # zero, but with a gradient
-        waiting = zip(self._sites, slopes.split([site.width for site in self._sites], 1), strict=True)
+        site_slopes = zip(self._sites, slopes.split([site.width for site in self._sites], 1), strict=True)
 
-        def see(result: Tensor) -> Tensor:
-            site, slope = next(waiting)
+        def on_lookup(result: Tensor) -> Tensor:
+            site, slope = next(site_slopes)
             return result + site.like(slope, result).to(result.dtype)
 
-        with LookupMode(inputs, see):
+        with LookupMode(inputs, on_lookup):
             return call_module(self.inner, self._names, inputs)
 
 
@@ -142,42 +142,42 @@ class SourceNetwork:
 
     def tensors(self, rows: Tensor) -> list[Tensor]:
         """Return the inputs of rows, on the device of the network."""
-        return self._here(self.inputs.of_rows(rows))
+        return self._move_to_network(self.inputs.of_rows(rows))
 
     @property
     def scores(self) -> ModelInputs:
         """What computes the output of the network."""
-        return self.inputs.then(lambda tensors: as_scores(self._run(self._here(tensors)).cpu()))
+        return self.inputs.then(lambda tensors: as_scores(self._run(self._move_to_network(tensors)).cpu()))
 
-    def _here(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def _move_to_network(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         return [x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for x in inputs]
 
     def sites(self, rows: Tensor) -> tuple[list[Tensor], list[EmbeddingSite]]:
         """Return the inputs of two rows, and the embedding lookups of the network."""
-        (inputs, two), (_, three) = (self._seen(rows[:count]) for count in (2, 3))
+        (inputs, two), (_, three) = (self._record_lookups(rows[:count]) for count in (2, 3))
         if len(two) != len(three):
             raise NotLinear("it does other lookups for other numbers of rows")
-        return inputs, [_site(a, b) for a, b in zip(two, three, strict=True)]
+        return inputs, [_find_site(a, b) for a, b in zip(two, three, strict=True)]
 
     def features(self, sites: Sequence[EmbeddingSite], rows: Tensor) -> np.ndarray:
         """Return the inputs and the results of lookups for each row: (n, features)."""
         lines = []
-        for part in torch.split(rows, PART):
-            inputs, results = self._seen(part)
+        for part in torch.split(rows, CHUNK_ROWS):
+            inputs, results = self._record_lookups(part)
             if len(results) != len(sites):
                 raise NotLinear("it does other lookups for other rows")
             looked_up = [site.of_rows(r, len(part)) for site, r in zip(sites, results, strict=True)]
             lines.append(torch.cat([x.reshape(len(part), -1).double() for x in (*inputs, *looked_up)], 1).cpu())
         return torch.cat(lines).numpy()
 
-    def _seen(self, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    def _record_lookups(self, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         inputs, results = self.tensors(rows), list[Tensor]()
 
-        def see(result: Tensor) -> Tensor:
+        def on_lookup(result: Tensor) -> Tensor:
             results.append(result.detach().clone())
             return result
 
-        with LookupMode(inputs, see):
+        with LookupMode(inputs, on_lookup):
             self._run(inputs)
         return inputs, results
 
@@ -189,25 +189,26 @@ class SourceNetwork:
         return result
 
 
-def _site(two: Tensor, three: Tensor) -> EmbeddingSite:
+def _find_site(two_rows: Tensor, three_rows: Tensor) -> EmbeddingSite:
     """Return the lookup, given its results for two and for three rows."""
-    grown = [dim for dim, (a, b) in enumerate(zip(two.shape, three.shape, strict=False)) if a != b]
-    if two.dim() != three.dim() or len(grown) != 1 or two.shape[grown[0]] * 3 != three.shape[grown[0]] * 2:
+    dims = [dim for dim, (a, b) in enumerate(zip(two_rows.shape, three_rows.shape, strict=False)) if a != b]
+    grows = len(dims) == 1 and two_rows.shape[dims[0]] * 3 == three_rows.shape[dims[0]] * 2
+    if two_rows.dim() != three_rows.dim() or not grows:
         raise NotLinear("it mixes rows in one dimension, so that their gradients cannot be separated")
-    return EmbeddingSite(grown[0], two.numel() // 2)
+    return EmbeddingSite(dims[0], two_rows.numel() // 2)
 
 
 def with_input_layer(request: Request, network: SourceNetwork) -> tuple[TableEncoding, InputLayer]:
     """Return the encoding and the network behind an input layer; refuse inputs that no such layer can make."""
-    inside = ((request.trial_rows >= 0) & (request.trial_rows < request.domain.to("cpu").sizes)).all(1)
-    rows = request.trial_rows[inside]
+    in_domain = ((request.trial_rows >= 0) & (request.trial_rows < request.domain.to("cpu").sizes)).all(1)
+    rows = request.trial_rows[in_domain]
     try:
         inputs, sites = network.sites(rows)
         if not sites and not any(x.is_floating_point() for x in inputs):
             raise NotLinear("its code cannot be traced from whole numbers to its layers")
         width = sum(x[0].numel() for x in inputs) + sum(site.width for site in sites)
         check_size(ROWS_PER_PASS * width, f"{request.source}, its inputs", times=4)
-        encoding, made = linear_layer(partial(network.features, sites), request.domain, torch.zeros_like(rows[0]))
+        encoding, layer = make_linear_layer(partial(network.features, sites), request.domain, torch.zeros_like(rows[0]))
         features = network.features(sites, rows)
     except (NotLinear, NeuronFairError):
         raise
@@ -215,8 +216,8 @@ def with_input_layer(request: Request, network: SourceNetwork) -> tuple[TableEnc
         raise request.error(f"fails on rows of the domain ({type(error).__name__}: {one_line(error)})") from error
     if not np.isfinite(features).all():
         raise NotLinear("its inputs are NaN or infinite for some rows")
-    ours = made(encoding.encode(rows, torch.float64)).detach().numpy()
-    if (np.abs(ours - features) > TOLERANCE * (1 + np.abs(features).max(0))).any():
+    encoded_features = layer(encoding.encode(rows, torch.float64)).detach().numpy()
+    if (np.abs(encoded_features - features) > TOLERANCE * (1 + np.abs(features).max(0))).any():
         raise NotLinear("its inputs mix columns")
     inner = network.inner
     if not any(isinstance(part, ACTIVATIONS) for part in inner.modules()):
@@ -224,12 +225,12 @@ def with_input_layer(request: Request, network: SourceNetwork) -> tuple[TableEnc
             inner = with_functions_as_modules(inner)
         except Exception:  # its forward() cannot be traced, so its layers stay unknown
             inner = network.inner
-    whole = InputLayer(inner, network.inputs.names, inputs, sites, made)
-    whole.training = network.inner.training
-    whole.inputs.unknown_program = network.inputs.program
-    for part in filter(None, (whole.inputs, whole.looked_up)):  # the user's own parts are not changed
+    layered = InputLayer(inner, network.inputs.names, inputs, sites, layer)
+    layered.training = network.inner.training
+    layered.inputs.unknown_program = network.inputs.program
+    for part in filter(None, (layered.inputs, layered.looked_up)):  # the user's own parts are not changed
         part.to(network.device, network.dtype)
-    return encoding, whole
+    return encoding, layered
 
 
 def open_with_inputs(
@@ -245,20 +246,20 @@ def open_with_inputs(
 
     `source` computes scores with what the module was converted from, where there is one, to compare with.
     """
-    network, known = SourceNetwork(inner, inputs), fingerprint(inner)
+    network, digest = SourceNetwork(inner, inputs), fingerprint(inner)
     scores, note = source or network.scores, "; ".join(filter(None, (inputs.note, remark)))
     try:
         encoding, module = with_input_layer(request, network)
-        opened = make_white_box(request, kind, module, encoding=encoding, note=note)
-        if not opened.white_box:
+        result = make_white_box(request, kind, module, encoding=encoding, note=note)
+        if not result.white_box:
             raise NotLinear("no hidden activation was found in it")
-        if not all(reproduces_scores(request, opened, one.of_rows) for one in (network.scores, scores)):
+        if not all(reproduces_scores(request, result, target.of_rows) for target in (network.scores, scores)):
             raise NotLinear("its scores could not be reproduced in torch")
         of_frame = network.scores.of_frame
-        return replace(opened, fingerprint=known, original=scores.of_rows, scores_of_frame=of_frame)
-    except NotLinear as reason:
-        why = "; ".join(filter(None, (str(reason), note)))
-    return make_black_box(request, kind, scores, why, digest=known)
+        return replace(result, fingerprint=digest, original=scores.of_rows, scores_of_frame=of_frame)
+    except NotLinear as refusal:
+        reason = "; ".join(filter(None, (str(refusal), note)))
+    return make_black_box(request, kind, scores, reason, digest=digest)
 
 
 def open_module(request: Request, kind: str, module: nn.Module) -> OpenedModel:
@@ -275,12 +276,12 @@ def open_module(request: Request, kind: str, module: nn.Module) -> OpenedModel:
     try:
         if not network.sites(request.random_rows)[1]:
             return make_white_box(request, kind, module)
-        encoding, whole = with_input_layer(request, network)
+        encoding, layered = with_input_layer(request, network)
     except TooLargeError:
         raise
     except Exception:  # it refuses these numbers, which white_box reports, or has no gradients by its lookups
         return make_white_box(request, kind, module)
-    return replace(make_white_box(request, kind, whole, encoding=encoding), fingerprint=fingerprint(module))
+    return replace(make_white_box(request, kind, layered, encoding=encoding), fingerprint=fingerprint(module))
 
 
 def open_weights(request: Request) -> OpenedModel:
@@ -297,18 +298,18 @@ def open_exported(request: Request) -> OpenedModel:
     try:
         program = torch.export.load(io.BytesIO(request.content))
     except Exception as error:  # a damaged file can fail anywhere in torch's loader
-        why = f"{type(error).__name__}: {one_line(error)}"
-        raise request.error(f"not a torch.export archive that this torch can load ({why})") from error
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise request.error(f"not a torch.export archive that this torch can load ({reason})") from error
     outputs = program.graph_signature.user_outputs
     if len(outputs) != 1:
         raise request.error(f"returns {len(outputs)} values; one tensor of scores is expected")
-    inputs, module = graph_inputs(request, _inputs(request, program)), _plain(program)
+    inputs, module = graph_inputs(request, _list_network_inputs(request, program)), _to_plain_module(program)
     if inputs is None:
         return open_module(request, "torch.export", module)
     return open_with_inputs(request, "torch.export", module, inputs)
 
 
-def _plain(program: torch.export.ExportedProgram) -> nn.Module:
+def _to_plain_module(program: torch.export.ExportedProgram) -> nn.Module:
     """Return the program as a plain module: torch's own refuses eval(), and has a part that checks shapes."""
     module = program.module()
     graph = module.graph
@@ -321,7 +322,7 @@ def _plain(program: torch.export.ExportedProgram) -> nn.Module:
     return fx.GraphModule(module, graph).eval()
 
 
-def _inputs(request: Request, program: torch.export.ExportedProgram) -> list[NetworkInput]:
+def _list_network_inputs(request: Request, program: torch.export.ExportedProgram) -> list[NetworkInput]:
     """Return the inputs of the program, all of them tensors."""
     values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
@@ -329,11 +330,11 @@ def _inputs(request: Request, program: torch.export.ExportedProgram) -> list[Net
         raise request.error("expected tensors as its only inputs")
     inputs = []
     for name in (spec.arg.name for spec in specs):
-        (count, *sizes), whole = values[name].shape, not values[name].is_floating_point()
+        (count, *sizes), is_integer = values[name].shape, not values[name].is_floating_point()
         if isinstance(count, int):
             raise request.error(
                 f"was exported for batches of {count} rows only. Export it with a dynamic batch size: "
                 "torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim('batch')},))"
             )
-        inputs.append(NetworkInput(name, "whole" if whole else "float", tuple(map(int, sizes))))
+        inputs.append(NetworkInput(name, "whole" if is_integer else "float", tuple(map(int, sizes))))
     return inputs

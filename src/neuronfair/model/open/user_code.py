@@ -40,7 +40,7 @@ from neuronfair.model.open.torch_modules import open_module
 from neuronfair.model.weights import fingerprint, read_safetensors
 
 
-def open(request: Request) -> OpenedModel:  # noqa: A001 - each reader has a function of this name
+def open_source(request: Request) -> OpenedModel:
     """Import `package.module:name`: a module or a function that makes one, a fitted model, or a function of a table."""
     model = import_object(request, request.source)
     if makes_model(model):
@@ -78,8 +78,8 @@ def open_object(request: Request, model: Any) -> OpenedModel:
     if isinstance(model, BlackBox):
         reason, code = "a function has no weights to read", read_source_code(model.predict)
         scores = ModelInputs(model.predict, of_numbers=model.inputs)
-        opened = make_black_box(request, "Python function", scores, reason, digest=code)
-        return fingerprint_by_scores(request, opened, model.predict)
+        result = make_black_box(request, "Python function", scores, reason, digest=code)
+        return fingerprint_by_scores(request, result, model.predict)
     if is_estimator(model):
         return open_estimator(request, model, digest_estimator(model))
     if not callable(model):
@@ -99,7 +99,7 @@ def open_function(request: Request, function: Any) -> OpenedModel:
     return fingerprint_by_scores(request, model.make_black_box(model.note(reason), None), function)
 
 
-def names(file: ModelFile) -> list[str] | None:
+def list_names(file: ModelFile) -> list[str] | None:
     """Return the names of the columns that a model reads; a function that makes a model is not called."""
     model = import_object(file, file.source)
     return None if isinstance(model, type) else list_input_names(model)
@@ -180,8 +180,8 @@ class _WorkingFolder(MetaPathFinder):
             folders = self._opened[-1:]
         else:
             folders = [folder for folder in self._folders if importer is not None and importer.is_relative_to(folder)]
-        places = [str(folder) for folder in folders]
-        return PathFinder.find_spec(fullname, places) if places else None
+        search_path = [str(folder) for folder in folders]
+        return PathFinder.find_spec(fullname, search_path) if search_path else None
 
 
 def _find_importer() -> Path | None:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from neuronfair.limits import TooLargeError
 from neuronfair.model.encoding import ROWS_PER_PASS
-from neuronfair.model.open.graphs import STEPS, Graph, GraphStep, Ref, Unsupported
+from neuronfair.model.open.graphs import MAX_STEPS, Graph, GraphStep, Ref, Unsupported
 
 MANY, HUGE = 4 * 10**4, 10**6
 
@@ -84,9 +84,9 @@ def test_steps_are_counted():
         steps = [GraphStep(b, b, torch.neg, (Ref(a),)) for a, b in pairwise(names)]
         return Graph(steps, {}, "x", names[-1])
 
-    chain(STEPS)
+    chain(MAX_STEPS)
     with pytest.raises(Unsupported, match=r"2,001 steps and 0 weights; at most 2,000 each"):
-        chain(STEPS + 1)
+        chain(MAX_STEPS + 1)
 
 
 def test_values_are_let_go_after_their_last_use():

@@ -140,9 +140,9 @@ def test_a_model_class_of_ones_own_in_memory(crowd):
 
 def lookups(tmp_path, *, vocabulary=None, asset=None, **settings):
     """A file as Keras with TensorFlow writes it: words and years are looked up in vocabularies."""
-    from neuronfair.model.open.graphs.keras_layers import stand_ins
+    from neuronfair.model.open.graphs.keras_layers import make_stand_ins
 
-    made = stand_ins(keras)
+    made = make_stand_ins(keras)
     race, age = keras.Input((1,), name="race", dtype="string"), keras.Input((1,), name="age", dtype="int64")
     word = {"num_oov_indices": 1, "oov_token": "[UNK]", "mask_token": None, "vocabulary": vocabulary} | settings
     year = {"num_oov_indices": 2, "oov_token": -1, "mask_token": None, "vocabulary": [30, 20, 40], "vocabulary_size": 5}
@@ -226,10 +226,10 @@ def test_an_endless_depth_is_refused(crowd, tmp_path):
 
 @pytest.mark.parametrize("count", [-1, 300_000_000])
 def test_an_impossible_number_of_places_is_refused(count):
-    from neuronfair.model.open.graphs.keras_layers import stand_ins
+    from neuronfair.model.open.graphs.keras_layers import make_stand_ins
 
     with pytest.raises((TooLargeError, ValueError), match=r"would take about 2\.4 GB|is -1; 0 or more were expected"):
-        stand_ins(keras)["StringLookup"](num_oov_indices=count)
+        make_stand_ins(keras)["StringLookup"](num_oov_indices=count)
 
 
 def test_an_audit_finds_planted_bias(crowd):

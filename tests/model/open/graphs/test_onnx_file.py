@@ -241,7 +241,7 @@ def test_a_function_of_the_file_under_a_standard_name_is_not_taken_for_the_opera
     body, version = [node("Neg", ["a"], ["b"])], [helper.make_opsetid("", 17)]
     model.functions.append(helper.make_function("", "Relu", ["a"], ["b"], body, version))
     with pytest.raises(Unsupported, match=r"its own\.Relu"):
-        onnx_file._graph(onnx, model, ["x"])
+        onnx_file._build_graph(onnx, model, ["x"])
 
 
 def test_only_the_first_output_of_a_node_is_known(crowd, tmp_path):
@@ -254,7 +254,7 @@ def test_only_the_first_output_of_a_node_is_known(crowd, tmp_path):
     ]
     model = onnx.load(graph(tmp_path / "g.onnx", FIRST + nodes, WEIGHTS | {"one": ints(1)}))
     with pytest.raises(Unsupported, match="another output of MaxPool"):
-        onnx_file._graph(onnx, model, ["x"])
+        onnx_file._build_graph(onnx, model, ["x"])
 
 
 def trees(path, labels):
@@ -376,6 +376,6 @@ def test_a_rebuilt_graph_whose_source_does_not_answer_is_no_white_box(crowd, tmp
     def refuses(*_):
         raise RuntimeError("not today")
 
-    monkeypatch.setattr(onnx_file, "_scores_of", lambda *_: ModelInputs(refuses))
+    monkeypatch.setattr(onnx_file, "_make_onnx_scores", lambda *_: ModelInputs(refuses))
     with pytest.raises(ModelError, match="not today"):
         wrap_model(path, crowd.domain, crowd.rows)

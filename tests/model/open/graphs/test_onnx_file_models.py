@@ -278,7 +278,7 @@ def test_functions_are_counted_as_often_as_they_run(crowd, tmp_path):
 
 
 def test_parts_are_counted(crowd, tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_file, "PARTS", 10)
+    monkeypatch.setattr(onnx_file, "MAX_MESSAGES", 10)
     with pytest.raises(ModelError, match="has more than 10 parts"):
         wrap_model(graph(tmp_path / "g.onnx", HEAD, ARRAYS), crowd.domain, crowd.rows)
 
@@ -290,7 +290,7 @@ class Elsewhere:
 
 
 def test_shapes_are_where_the_tensor_is():
-    shape = onnx_operators.operator("Shape", {}, 13)
+    shape = onnx_operators.find_operator("Shape", {}, 13)
     assert shape(Elsewhere()).device.type == "meta"
     assert shape(torch.zeros(5, 3)).tolist() == [5, 3]
     assert shape(torch.empty(5, 3, device="meta")).tolist() == [5, 3]  # a graph is measured there

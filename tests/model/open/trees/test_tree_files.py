@@ -260,7 +260,7 @@ def test_empty_cells_reach_the_trees(case):
 
 def test_trees_without_names_are_given_what_the_domain_declares(crowd):
     names = tuple(f"Column_{place}" for place in range(crowd.x.shape[1]))
-    columns = TreeColumns(names, {}, named=False)
+    columns = TreeColumns(names, {}, has_names=False)
     (inputs,) = estimator_inputs(Request("trees", crowd.domain, crowd.rows), None, bare=True, trees=columns)
     assert inputs.of_numbers is not None
     np.testing.assert_array_equal(inputs.of_rows(crowd.rows), crowd.x)

@@ -26,7 +26,7 @@ from neuronfair.model import forest as forests
 from neuronfair.model.forest import FittedTrees, Tree, build_forest
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.trees import catboost as catboost_trees
-from neuronfair.model.open.trees import forest_of
+from neuronfair.model.open.trees import extract_forest
 from neuronfair.searches.evaluate import evaluate
 
 DOMAIN = """
@@ -102,7 +102,7 @@ def test_trees_over_codes_give_the_scores_of_the_model(table, name):
     def ask(rows):
         return (model.predict_proba if classes else model.predict)(features(rows))
 
-    made = forest_of(model, features, ask, domain, rows[:50])
+    made = extract_forest(model, features, ask, domain, rows[:50])
     fresh = domain.sample(500, torch.Generator().manual_seed(1))
     expected = torch.from_numpy(np.asarray(ask(fresh), dtype=np.float64).reshape(500, -1))
     torch.testing.assert_close(made.scores(fresh), expected, rtol=1e-5, atol=1e-5)
@@ -122,7 +122,7 @@ def test_preprocessing_is_found_by_asking(table):
         made = pipeline[0].transform(raw(rows))
         return np.asarray(made.toarray() if hasattr(made, "toarray") else made)
 
-    made = forest_of(pipeline[-1], features, lambda r: pipeline.predict_proba(raw(r)), domain, rows[:50])
+    made = extract_forest(pipeline[-1], features, lambda r: pipeline.predict_proba(raw(r)), domain, rows[:50])
     fresh = domain.sample(500, torch.Generator().manual_seed(1))
     torch.testing.assert_close(made.scores(fresh).numpy(), pipeline.predict_proba(raw(fresh)), rtol=1e-6, atol=1e-6)
 
@@ -133,18 +133,18 @@ def test_what_are_no_trees_over_codes_is_refused(table):
     raw = numbers(domain, full=True)
     linear = LogisticRegression().fit(x, score > 1)
     with pytest.raises(ModelError, match="trees of LogisticRegression are not known"):
-        forest_of(linear, raw, lambda r: linear.predict_proba(raw(r)), domain, rows[:50])
+        extract_forest(linear, raw, lambda r: linear.predict_proba(raw(r)), domain, rows[:50])
     mixing = make_pipeline(PolynomialFeatures(2), DecisionTreeClassifier(max_depth=3)).fit(x, score > 1)
     with pytest.raises(ModelError, match="combines several attributes"):
-        forest_of(
+        extract_forest(
             mixing[-1], lambda r: mixing[0].transform(raw(r)), lambda r: mixing.predict_proba(raw(r)), domain, rows[:50]
         )
     begun = GradientBoostingClassifier(n_estimators=2, init=DecisionTreeClassifier(max_depth=1)).fit(x, score > 1)
     with pytest.raises(ModelError, match="its initial value is another model"):
-        forest_of(begun, raw, lambda r: begun.predict_proba(raw(r)), domain, rows[:50])
+        extract_forest(begun, raw, lambda r: begun.predict_proba(raw(r)), domain, rows[:50])
     other = DecisionTreeClassifier(max_depth=3).fit(x, score > 1)
     with pytest.raises(ModelError, match="could not be reproduced"):
-        forest_of(other, raw, lambda r: 1 - other.predict_proba(raw(r)) ** 2, domain, rows[:50])
+        extract_forest(other, raw, lambda r: 1 - other.predict_proba(raw(r)) ** 2, domain, rows[:50])
 
 
 def test_trees_that_would_take_too_long_are_refused(table, monkeypatch):
@@ -188,9 +188,9 @@ def test_trees_of_catboost_compare_categories_by_their_texts(table, kind):
 
     if kind == "statistics":
         with pytest.raises(ModelError, match="one_hot_max_size"):
-            forest_of(model, given, ask, domain, rows[:50])
+            extract_forest(model, given, ask, domain, rows[:50])
         return
-    trees = forest_of(model, given, ask, domain, rows[:50])
+    trees = extract_forest(model, given, ask, domain, rows[:50])
     fresh = domain.sample(500, torch.Generator().manual_seed(1))
     expected = torch.from_numpy(np.asarray(ask(fresh), dtype=np.float64).reshape(500, -1))
     torch.testing.assert_close(trees.scores(fresh), expected, rtol=1e-6, atol=1e-6)
@@ -259,7 +259,7 @@ def test_trees_that_are_wrong_about_empty_cells_are_not_accepted(monkeypatch):
     model = catboost.CatBoostClassifier(**options, thread_count=1).fit(
         table, table.income.isna() & (table.sex == 1) & (table.debt > 6)
     )
-    told = catboost_trees._written
+    told = catboost_trees._write_json
 
     def wrong(model):
         said = told(model)
@@ -267,10 +267,10 @@ def test_trees_that_are_wrong_about_empty_cells_are_not_accepted(monkeypatch):
             one["nan_value_treatment"] = "AsFalse"
         return said
 
-    monkeypatch.setattr(catboost_trees, "_written", wrong)
+    monkeypatch.setattr(catboost_trees, "_write_json", wrong)
     filled = rows[(rows[:, 0] < 16) & (rows[:, 2] < 12)]
     with pytest.raises(ModelError, match="could not be reproduced"):
-        forest_of(model, given, lambda r: model.predict_proba(given(r)), domain, filled)
+        extract_forest(model, given, lambda r: model.predict_proba(given(r)), domain, filled)
 
 
 def test_trees_that_take_too_much_memory_are_unknown_trees(table, monkeypatch):
@@ -280,4 +280,4 @@ def test_trees_that_take_too_much_memory_are_unknown_trees(table, monkeypatch):
     monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "9000")
     raw = numbers(domain, full=True)
     with pytest.raises(ModelError, match="its trees are too large"):
-        forest_of(model, raw, lambda r: model.predict_proba(raw(r)), domain, rows[:50])
+        extract_forest(model, raw, lambda r: model.predict_proba(raw(r)), domain, rows[:50])

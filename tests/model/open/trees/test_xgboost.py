@@ -12,7 +12,7 @@ from neuronfair.limits import TooLargeError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.frames import table_inputs
-from neuronfair.model.open.trees.xgboost import best_rounds
+from neuronfair.model.open.trees.xgboost import find_best_rounds
 from tests.model.open.conftest import check_black_box
 
 xgboost = pytest.importorskip("xgboost", reason="the package xgboost is not installed")
@@ -203,7 +203,7 @@ def test_after_early_stopping_the_best_rounds_count(options, suffix, crowd, tmp_
 def test_a_linear_model_has_no_best_rounds():
     """XGBClassifier asks all of it, whatever its file says."""
     learner = {"attributes": {"best_iteration": "3"}, "gradient_booster": {"model": {"weights": [1.0]}}}
-    assert best_rounds(learner) is None
+    assert find_best_rounds(learner) is None
 
 
 def test_a_best_round_that_does_not_exist_is_refused(crowd, tmp_path):

@@ -18,12 +18,12 @@ from neuronfair.limits import TooLargeError, check_size
 from neuronfair.model.encoding import ROWS_PER_PASS
 from neuronfair.model.open.opened import Request
 
-GRADIENTS = 4  # a pass with gradients keeps the results of all steps, and may take that many times as much
-RANK = 32  # dimensions of a tensor; numpy has no more than 64
-_SMALL = 1024  # numbers: smaller tensors are computed, since shapes may depend on them
-_NUMBER = 4  # bytes; float64 takes twice as much, for the few passes that need it
+GRADIENT_FACTOR = 4  # a pass with gradients keeps the results of all steps, and may take that many times as much
+MAX_RANK = 32  # dimensions of a tensor; numpy has no more than 64
+_MAX_COMPUTED_NUMBERS = 1024  # numbers: smaller tensors are computed, since shapes may depend on them
+_BYTES_PER_NUMBER = 4  # bytes; float64 takes twice as much, for the few passes that need it
 _CONVOLUTION = torch.ops.aten.convolution.default
-_READ = torch.ops.aten._local_scalar_dense.default
+_READ_SCALAR = torch.ops.aten._local_scalar_dense.default
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class PassSize:
 
     def check(self, *, gradients: bool, double: bool) -> None:
         """Refuse a pass that needs too much memory in all, even if each step fits."""
-        most = max(self.total / GRADIENTS if gradients else 0, self.columns if double else 0)
-        check_numbers(most, self.rows, "a pass")
+        numbers = max(self.total / GRADIENT_FACTOR if gradients else 0, self.columns if double else 0)
+        check_numbers(numbers, self.rows, "a pass")
 
     def interpolated(self, other: PassSize, rows: int) -> PassSize:
         """Return the size of a pass of `rows`, interpolated between this one and another."""
@@ -49,9 +49,9 @@ class PassSize:
         return PassSize(rows, total, columns)
 
 
-def check_numbers(numbers: float, rows: int, what: str) -> None:
+def check_numbers(numbers: float, rows: int, subject: str) -> None:
     """Refuse more numbers than a file may take; passes of more rows than usual may take more."""
-    check_size(numbers * _NUMBER / max(1.0, rows / ROWS_PER_PASS), f"{what} of {rows:,} rows")
+    check_size(numbers * _BYTES_PER_NUMBER / max(1.0, rows / ROWS_PER_PASS), f"{subject} of {rows:,} rows")
 
 
 class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -72,38 +72,38 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The size of the pass so far."""
         return PassSize(self.rows, self._total, self._columns)
 
-    def keep(self, name: str, value: Any, done: Iterable[str]) -> None:
+    def keep(self, name: str, value: Any, unused: Iterable[str]) -> None:
         """Count the result of a step, then forget the values that no later step reads."""
-        self._alive[name] = _numbers(value)
+        self._alive[name] = _count_numbers(value)
         if isinstance(value, (int, float)):
             self.sizes.append((value,))
         self._total += self._alive[name]
         check_numbers(sum(self._alive.values()), self.rows, f"its step {self.step!a} for a pass")
-        for name in done:
+        for name in unused:
             self._alive.pop(name, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return the shape of the result of one of torch's operations."""
         kwargs = kwargs or {}
-        if func is _READ:
+        if func is _READ_SCALAR:
             return func(*args, **kwargs)
-        shapes = tree_map_only(Tensor, _shape, (args, kwargs))
+        shapes = tree_map_only(Tensor, _to_meta, (args, kwargs))
         result = func(*shapes[0], **shapes[1])
-        check_numbers(_numbers(result), self.rows, f"its step {self.step!a} for a pass")
-        self.sizes += [tuple(tensor.shape) for tensor in _tensors(result)]
+        check_numbers(_count_numbers(result), self.rows, f"its step {self.step!a} for a pass")
+        self.sizes += [tuple(tensor.shape) for tensor in _list_tensors(result)]
         if func is _CONVOLUTION:
-            self._columns = max(self._columns, _windows(args, result))
-        read = _tensors((args, kwargs))
-        if any(tensor.is_meta for tensor in read):
+            self._columns = max(self._columns, _count_window_numbers(args, result))
+        inputs = _list_tensors((args, kwargs))
+        if any(tensor.is_meta for tensor in inputs):
             return result
         if func.is_view:
             return func(*args, **kwargs)
-        if max(map(_numbers, (read, result))) > _SMALL:
+        if max(map(_count_numbers, (inputs, result))) > _MAX_COMPUTED_NUMBERS:
             return result
         args, kwargs = tree_map_only(Tensor, Tensor.cpu, (args, kwargs))
-        known = func(*args, **kwargs)
-        self.sizes += [tuple(tensor.flatten().tolist()) for tensor in _tensors(known) if not tensor.is_meta]
-        return known
+        value = func(*args, **kwargs)
+        self.sizes += [tuple(tensor.flatten().tolist()) for tensor in _list_tensors(value) if not tensor.is_meta]
+        return value
 
     @staticmethod
     def proportional(passes: Sequence[MemoryMeter]) -> bool:
@@ -112,37 +112,37 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if len({len(size) for size in sizes}) > 1:
                 return False
             varied = [numbers for numbers in zip(*sizes, strict=True) if len(set(numbers)) > 1]
-            shares = {number / one.rows for numbers in varied for number, one in zip(numbers, passes, strict=True)}
+            shares = {number / meter.rows for numbers in varied for number, meter in zip(numbers, passes, strict=True)}
             if len(varied) > 1 or len(shares) > 1:
                 return False
         return len({len(meter.sizes) for meter in passes}) == 1
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def _list_tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
-def _shape(tensor: Tensor) -> Tensor:
+def _to_meta(tensor: Tensor) -> Tensor:
     if tensor.is_meta:
         return tensor
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-def _numbers(value: Any) -> int:
+def _count_numbers(value: Any) -> int:
     """Return how many numbers there are in a result; an empty tensor may be long, too, and then cut into parts."""
-    tensors = _tensors(value)
-    if any(tensor.dim() > RANK for tensor in tensors):
-        raise TooLargeError(f"a tensor of more than {RANK} dimensions")
+    tensors = _list_tensors(value)
+    if any(tensor.dim() > MAX_RANK for tensor in tensors):
+        raise TooLargeError(f"a tensor of more than {MAX_RANK} dimensions")
     return sum(math.prod(max(1, length) for length in tensor.shape) for tensor in tensors)
 
 
-def _windows(args: Any, result: Tensor) -> int:
+def _count_window_numbers(args: Any, result: Tensor) -> int:
     image, weight, transposed = args[0], args[1], args[6]
-    places = image if transposed else result
-    return int(places.numel() // max(1, places.shape[1]) * math.prod(weight.shape[1:]))
+    positions = image if transposed else result
+    return int(positions.numel() // max(1, positions.shape[1]) * math.prod(weight.shape[1:]))
 
 
-STEPS = 2000  # of one graph, and tensors of weights; a network of fifty layers has a few hundred
+MAX_STEPS = 2000  # of one graph, and tensors of weights; a network of fifty layers has a few hundred
 
 
 class Unsupported(Exception):  # noqa: N818 - not an error: the model is then a black box, or refused in plain words
@@ -185,24 +185,24 @@ class Graph(nn.Module):
         self, steps: Sequence[GraphStep], tensors: Mapping[str, Tensor], inputs: Sequence[str], result: str
     ) -> None:
         super().__init__()
-        if max(len(steps), len(tensors)) > STEPS:
-            raise Unsupported(f"{len(steps):,} steps and {len(tensors):,} weights; at most {STEPS:,} each")
+        if max(len(steps), len(tensors)) > MAX_STEPS:
+            raise Unsupported(f"{len(steps):,} steps and {len(tensors):,} weights; at most {MAX_STEPS:,} each")
         self.inputs, self._result = tuple(inputs), result
-        self._steps, self._last = tuple(steps), _last_reads(steps, result)
-        self._tensors: dict[str, str] = {}
-        self._needs: dict[int, PassSize] = {}
+        self._steps, self._unused_after = tuple(steps), _list_unused_values(steps, result)
+        self._tensor_attributes: dict[str, str] = {}
+        self._sizes_by_rows: dict[int, PassSize] = {}
         self._bounds: tuple[PassSize, PassSize] | None = None
         for name, tensor in tensors.items():
-            place = self._place(name, "weights")
-            self._tensors[name] = place
+            attribute = self._choose_attribute(name, "weights")
+            self._tensor_attributes[name] = attribute
             # Floating-point numbers are parameters, so that .double() reaches them and the type of the whole is known.
             if tensor.is_floating_point():
-                self.register_parameter(place, nn.Parameter(tensor.float(), requires_grad=False))
+                self.register_parameter(attribute, nn.Parameter(tensor.float(), requires_grad=False))
             else:
-                self.register_buffer(place, tensor)
+                self.register_buffer(attribute, tensor)
         for step in steps:
             if isinstance(step.call, nn.Module):
-                self.add_module(self._place(step.name, "part"), step.call)
+                self.add_module(self._choose_attribute(step.name, "part"), step.call)
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Return the output for a batch of inputs."""
@@ -227,9 +227,9 @@ class Graph(nn.Module):
         rows = len(inputs[0])
         if self._bounds is not None and rows <= ROWS_PER_PASS:
             return self._bounds[0].interpolated(self._bounds[1], rows)
-        if rows not in self._needs:
-            self._needs[rows] = self._measure([x.detach().to("meta") for x in inputs]).need
-        return self._needs[rows]
+        if rows not in self._sizes_by_rows:
+            self._sizes_by_rows[rows] = self._measure([x.detach().to("meta") for x in inputs]).need
+        return self._sizes_by_rows[rows]
 
     def _measure(self, inputs: Sequence[Tensor]) -> MemoryMeter:
         meter = MemoryMeter(len(inputs[0]))
@@ -239,28 +239,28 @@ class Graph(nn.Module):
         return meter
 
     def _run(self, inputs: Sequence[Tensor], meter: MemoryMeter | None = None) -> Tensor:
-        values: dict[str, Any] = {name: getattr(self, place) for name, place in self._tensors.items()}
+        values: dict[str, Any] = {name: getattr(self, attribute) for name, attribute in self._tensor_attributes.items()}
         values.update(zip(self.inputs, inputs, strict=True))
-        for step, done in zip(self._steps, self._last, strict=True):
+        for step, unused in zip(self._steps, self._unused_after, strict=True):
             call = step.call
             if meter is not None:
                 meter.step = step.name
                 call = call.forward if isinstance(call, nn.Module) else call  # hooks are for what is computed
-            value = values[step.result] = call(*_filled(step.arguments, values))
+            value = values[step.result] = call(*_fill_in_values(step.arguments, values))
             if meter is not None:
-                meter.keep(step.result, value, done)
-            for name in done:
+                meter.keep(step.result, value, unused)
+            for name in unused:
                 values.pop(name, None)
         output: Tensor = values[self._result]
         return output
 
-    def _place(self, name: str, fallback: str) -> str:
+    def _choose_attribute(self, name: str, fallback: str) -> str:
         """Return a name that a part of a module may have, near to the given one and not yet taken."""
-        place = re.sub(r"\W+", "_", name).strip("_") or fallback
-        taken = {*self._parameters, *self._buffers, *self._modules}
-        while place in taken or hasattr(nn.Module, place) or place in self.__dict__:
-            place += "_"
-        return place
+        attribute = re.sub(r"\W+", "_", name).strip("_") or fallback
+        used_names = {*self._parameters, *self._buffers, *self._modules}
+        while attribute in used_names or hasattr(nn.Module, attribute) or attribute in self.__dict__:
+            attribute += "_"
+        return attribute
 
 
 def check_full_pass(request: Request, graph: Graph, examples: Sequence[Tensor]) -> None:
@@ -276,28 +276,29 @@ def check_full_pass(request: Request, graph: Graph, examples: Sequence[Tensor]) 
         return
 
 
-def _last_reads(steps: Sequence[GraphStep], result: str) -> list[list[str]]:
+def _list_unused_values(steps: Sequence[GraphStep], result: str) -> list[list[str]]:
     """Return, for each step, the values that neither a later step nor the result needs."""
-    last = {name: number for number, step in enumerate(steps) for name in (*_names_read(step.arguments), step.result)}
-    done: list[list[str]] = [[] for _ in steps]
+    names = [(*_list_names_read(step.arguments), step.result) for step in steps]
+    last = {name: number for number, step_names in enumerate(names) for name in step_names}
+    unused: list[list[str]] = [[] for _ in steps]
     for name, number in last.items():
         if name != result:
-            done[number].append(name)
-    return done
+            unused[number].append(name)
+    return unused
 
 
-def _names_read(arguments: Any) -> Iterator[str]:
+def _list_names_read(arguments: Any) -> Iterator[str]:
     """Return the names of the values that arguments refer to."""
     if isinstance(arguments, Ref):
         yield arguments.name
     elif isinstance(arguments, (list, tuple)):
         for part in arguments:
-            yield from _names_read(part)
+            yield from _list_names_read(part)
 
 
-def _filled(arguments: Any, values: Mapping[str, object]) -> Any:
+def _fill_in_values(arguments: Any, values: Mapping[str, object]) -> Any:
     if isinstance(arguments, Ref):
         return values[arguments.name]
     if isinstance(arguments, (list, tuple)):
-        return type(arguments)(_filled(part, values) for part in arguments)
+        return type(arguments)(_fill_in_values(part, values) for part in arguments)
     return arguments

@@ -27,8 +27,8 @@ class LayerFunction(nn.Module):
     def __init__(self, function: Callable[..., Tensor], **numbers: nn.Parameter) -> None:
         super().__init__()
         self.function = function
-        for name, one in numbers.items():
-            self.register_parameter(name, one)
+        for name, parameter in numbers.items():
+            self.register_parameter(name, parameter)
 
     def forward(self, *parts: Tensor) -> Tensor:
         """Return the function of the inputs."""
@@ -46,7 +46,7 @@ MERGES: dict[str, Callable[[Sequence[Tensor], int], Tensor]] = {
 }
 
 
-def _merge(kind: str, axis: int) -> nn.Module:
+def _make_merge(kind: str, axis: int) -> nn.Module:
     """Return what joins tensors along an axis, or number by number; whole numbers become what the others are."""
 
     def merged(*parts: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def _merge(kind: str, axis: int) -> nn.Module:
     return LayerFunction(merged)
 
 
-def _category_encoding(mode: str, depth: int) -> nn.Module:
+def _encode_categories(mode: str, depth: int) -> nn.Module:
     """Return what makes one input for each value: one-hot, or how often or whether it occurs in a row."""
     if mode not in ("one_hot", "multi_hot", "count"):
         raise Unsupported(f"the output mode '{mode}'")
@@ -76,32 +76,33 @@ def _category_encoding(mode: str, depth: int) -> nn.Module:
 class VocabularyIndex(nn.Module):
     """The positions of whole numbers in a vocabulary; unknown ones share positions by their remainder."""
 
-    def __init__(self, known: dict[int, int], other: int, others: int) -> None:
+    def __init__(self, position_of: dict[int, int], other: int, others: int) -> None:
         super().__init__()
         self.keys: Tensor
         self.places: Tensor
-        keys = sorted(known)
+        keys = sorted(position_of)
         self.register_buffer("keys", torch.tensor(keys or [0]))
-        self.register_buffer("places", torch.tensor([known[key] for key in keys] or [other]))
+        # The name of the buffer is a part of the model's fingerprint.
+        self.register_buffer("places", torch.tensor([position_of[key] for key in keys] or [other]))
         self.other, self.others = other, others
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the position of each number."""
         x = x.long()
-        place = torch.searchsorted(self.keys, x.contiguous()).clamp(max=len(self.keys) - 1)
+        key_index = torch.searchsorted(self.keys, x.contiguous()).clamp(max=len(self.keys) - 1)
         other = self.other + (x % self.others if self.others > 1 else 0)
-        return torch.where(self.keys[place] == x, self.places[place], other)
+        return torch.where(self.keys[key_index] == x, self.places[key_index], other)
 
 
-def _discretization(layer: Any) -> nn.Module:
+def _convert_discretization(layer: Any) -> nn.Module:
     if layer.bin_boundaries is None:
         raise Unsupported(f"its layer '{layer.name}' has no boundaries")
     boundaries = nn.Parameter(torch.tensor(list(layer.bin_boundaries), dtype=torch.float32), requires_grad=False)
     part = LayerFunction(lambda x, b: torch.bucketize(x.to(b.dtype).contiguous(), b, right=True), boundaries=boundaries)
-    return _with_encoding(layer, part, len(boundaries) + 1)
+    return _add_encoding(layer, part, len(boundaries) + 1)
 
 
-def lookup(layer: Any, texts: Sequence[str]) -> nn.Module:
+def convert_lookup(layer: Any, texts: Sequence[str]) -> nn.Module:
     """Return an IntegerLookup or StringLookup layer in torch; a text is its position in `texts`."""
     words = list(layer.get_vocabulary(include_special_tokens=False))
     of_text = type(layer).__name__ == "StringLookup"
@@ -109,26 +110,25 @@ def lookup(layer: Any, texts: Sequence[str]) -> nn.Module:
         raise Unsupported(f"its layer '{layer.name}' is inverted, without a vocabulary or hashes unknown words")
     if layer.num_oov_indices > 1 and getattr(layer, "oov_method", "floormod") != "floormod":
         raise Unsupported(f"its layer '{layer.name}' hashes unknown numbers")
-    whole = layer.output_mode == "int"
-    first = int(layer.mask_token is not None and whole)
+    as_integers = layer.output_mode == "int"
+    first = int(layer.mask_token is not None and as_integers)
     start = first + layer.num_oov_indices
-    known = {word: start + place for place, word in enumerate(words)}
+    position_of = {word: start + position for position, word in enumerate(words)}
     if layer.mask_token is not None:
-        known[layer.mask_token] = 0 if whole else -1
+        position_of[layer.mask_token] = 0 if as_integers else -1
     if of_text:
-        known = {place: known[text] for place, text in enumerate(texts) if text in known}
+        position_of = {position: position_of[text] for position, text in enumerate(texts) if text in position_of}
     # With no place for what is unknown, Keras refuses such rows; here they are an index out of range.
-    part = VocabularyIndex(
-        {int(key): place for key, place in known.items()}, first if start > first else -1, layer.num_oov_indices
-    )
-    return _with_encoding(layer, part, layer.max_tokens if layer.pad_to_max_tokens else start + len(words))
+    of_numbers = {int(key): position for key, position in position_of.items()}
+    part = VocabularyIndex(of_numbers, first if start > first else -1, layer.num_oov_indices)
+    return _add_encoding(layer, part, layer.max_tokens if layer.pad_to_max_tokens else start + len(words))
 
 
-def _with_encoding(layer: Any, part: nn.Module, depth: int) -> nn.Module:
-    return part if layer.output_mode == "int" else nn.Sequential(part, _category_encoding(layer.output_mode, depth))
+def _add_encoding(layer: Any, part: nn.Module, depth: int) -> nn.Module:
+    return part if layer.output_mode == "int" else nn.Sequential(part, _encode_categories(layer.output_mode, depth))
 
 
-def stand_ins(keras: Any) -> dict[str, type]:
+def make_stand_ins(keras: Any) -> dict[str, type]:
     """Return stand-ins for layers that need TensorFlow, and could name any file as their vocabulary.
 
     They hold the configuration in the model file, and cannot be called.
@@ -162,9 +162,9 @@ def stand_ins(keras: Any) -> dict[str, type]:
         def load_own_variables(self, store: Any) -> None:
             """Ignore the weights of words, which are not used."""
 
-        def load_assets(self, place: str | None) -> None:
-            if place is not None and not self.vocabulary:
-                lines = (Path(place) / "vocabulary.txt").read_text(encoding="utf-8").splitlines()
+        def load_assets(self, folder: str | None) -> None:
+            if folder is not None and not self.vocabulary:
+                lines = (Path(folder) / "vocabulary.txt").read_text(encoding="utf-8").splitlines()
                 self.vocabulary = [self.word(line) for line in lines]
 
         def compute_output_spec(self, inputs: Any) -> Any:
@@ -184,29 +184,29 @@ def stand_ins(keras: Any) -> dict[str, type]:
     return {"IntegerLookup": IntegerLookup, "StringLookup": StringLookup}
 
 
-def convert(layer: Any, inputs: int = 1, texts: Sequence[str] = ()) -> dict[str, nn.Module]:
+def convert_layer(layer: Any, inputs: int = 1, texts: Sequence[str] = ()) -> dict[str, nn.Module]:
     """Return the torch modules of a Keras layer with this number of inputs; its activation is one of its own.
 
     A text is a position in `texts`.
     """
     kind = type(layer).__name__
-    _check_own(layer)
+    _check_layer(layer)
     if kind in MERGES:
-        part: nn.Module | None = _merge(kind, getattr(layer, "axis", -1))
+        part: nn.Module | None = _make_merge(kind, getattr(layer, "axis", -1))
     elif kind in LOOKUPS and inputs == 1:
-        part = lookup(layer, texts)
+        part = convert_lookup(layer, texts)
     elif kind in _LAYERS and inputs == 1:
         part = _LAYERS[kind](layer)
     else:
         raise Unsupported(f"its layer '{layer.name}' ({kind}) has no counterpart in torch here")
     parts = {} if part is None else {layer.name: part}
-    function = _activation(layer)
+    function = _convert_activation(layer)
     if function is not None:
         parts[layer.name if part is None else f"{layer.name}_{layer.activation.__name__}"] = function
     return parts
 
 
-def _check_own(layer: Any) -> None:
+def _check_layer(layer: Any) -> None:
     """Refuse a class of the user's own, whatever its name, and weights that are not used as they are stored."""
     if type(layer).__module__.partition(".")[0] not in ("keras", __name__.partition(".")[0]):  # or a stand-in of ours
         raise Unsupported(f"its layer '{layer.name}' is of another class than Keras's own")
@@ -214,7 +214,7 @@ def _check_own(layer: Any) -> None:
         raise Unsupported(f"its layer '{layer.name}' is quantized or has LoRA weights")
 
 
-def _activation(layer: Any) -> nn.Module | None:
+def _convert_activation(layer: Any) -> nn.Module | None:
     activation = getattr(layer, "activation", None)
     name = getattr(activation, "__name__", None)
     if activation is None or name == "linear":
@@ -243,7 +243,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def _scale_and_shift(scale: Any, shift: Any, axis: int = -1) -> nn.Module:
+def _make_scaling(scale: Any, shift: Any, axis: int = -1) -> nn.Module:
     """Return what multiplies and shifts along one axis: normalisation with fixed statistics, or rescaling."""
 
     def scaled(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -252,7 +252,7 @@ def _scale_and_shift(scale: Any, shift: Any, axis: int = -1) -> nn.Module:
         scale, shift = (t.view(shape) if t.numel() > 1 else t for t in (scale, shift))
         return x * scale + shift
 
-    return LayerFunction(scaled, scale=_parameter(scale), shift=_parameter(shift))
+    return LayerFunction(scaled, scale=_to_parameter(scale), shift=_to_parameter(shift))
 
 
 class ChannelsLast(nn.Module):
@@ -268,70 +268,70 @@ class ChannelsLast(nn.Module):
         return inner.movedim(1, -1) if inner.dim() > 2 else inner
 
 
-def _with_weights(part: nn.Module, layer: Any, turned: Callable[[np.ndarray], np.ndarray]) -> nn.Module:
+def _load_layer_weights(part: nn.Module, layer: Any, transpose: Callable[[np.ndarray], np.ndarray]) -> nn.Module:
     """Return a torch module with the weights of a layer, its matrix turned into torch's order."""
-    weight, *bias = (_array(one) for one in layer.weights)
-    state = {"weight": torch.from_numpy(turned(weight).copy())}
+    weight, *bias = (_to_array(weight) for weight in layer.weights)
+    state = {"weight": torch.from_numpy(transpose(weight).copy())}
     part.load_state_dict(state | ({"bias": torch.from_numpy(bias[0])} if layer.use_bias else {}))
     return part
 
 
-def _dense(layer: Any) -> nn.Module:
+def _convert_dense(layer: Any) -> nn.Module:
     before, after = layer.weights[0].shape
-    return _with_weights(nn.Linear(before, after, bias=layer.use_bias), layer, lambda weight: weight.T)
+    return _load_layer_weights(nn.Linear(before, after, bias=layer.use_bias), layer, lambda weight: weight.T)
 
 
-def _convolution(layer: Any) -> nn.Module:
+def _convert_convolution(layer: Any) -> nn.Module:
     height, width, before, after = layer.weights[0].shape
     strides, groups = tuple(layer.strides), layer.groups
     if layer.padding == "same" and strides != (1, 1):
         raise Unsupported(f"its layer '{layer.name}' has strides with padding 'same'")
     gaps, size = tuple(layer.dilation_rate), (height, width)
-    made = nn.Conv2d(before * groups, after, size, strides, layer.padding, gaps, groups, layer.use_bias)
-    return _in_layout(layer, _with_weights(made, layer, lambda weight: weight.transpose(3, 2, 0, 1)))
+    convolution = nn.Conv2d(before * groups, after, size, strides, layer.padding, gaps, groups, layer.use_bias)
+    return _match_layout(layer, _load_layer_weights(convolution, layer, lambda weight: weight.transpose(3, 2, 0, 1)))
 
 
-def _pooling(make: Callable[..., nn.Module]) -> Callable[[Any], nn.Module]:
-    def convert(layer: Any) -> nn.Module:
+def _make_pooling_converter(make: Callable[..., nn.Module]) -> Callable[[Any], nn.Module]:
+    def convert_layer(layer: Any) -> nn.Module:
         if layer.padding != "valid":
             raise Unsupported(f"its layer '{layer.name}' has padding '{layer.padding}'")
-        return _in_layout(layer, make(tuple(layer.pool_size), tuple(layer.strides)))
+        return _match_layout(layer, make(tuple(layer.pool_size), tuple(layer.strides)))
 
-    return convert
+    return convert_layer
 
 
-def _in_layout(layer: Any, inner: nn.Module) -> nn.Module:
+def _match_layout(layer: Any, inner: nn.Module) -> nn.Module:
     return inner if layer.data_format == "channels_first" else ChannelsLast(inner)
 
 
-def _batch_normalization(layer: Any) -> nn.Module:
-    mean, variance = _array(layer.moving_mean), _array(layer.moving_variance)
-    scale = (_array(layer.gamma) if layer.scale else 1.0) / np.sqrt(variance + layer.epsilon)
-    return _scale_and_shift(scale, (_array(layer.beta) if layer.center else 0.0) - mean * scale, layer.axis)
+def _convert_batch_norm(layer: Any) -> nn.Module:
+    mean, variance = _to_array(layer.moving_mean), _to_array(layer.moving_variance)
+    scale = (_to_array(layer.gamma) if layer.scale else 1.0) / np.sqrt(variance + layer.epsilon)
+    return _make_scaling(scale, (_to_array(layer.beta) if layer.center else 0.0) - mean * scale, layer.axis)
 
 
-def _layer_normalization(layer: Any) -> nn.Module:
+def _convert_layer_norm(layer: Any) -> nn.Module:
     axis = layer.axis if isinstance(layer.axis, int) else layer.axis[0] if len(layer.axis) == 1 else None
     if axis not in (-1, len(layer.input.shape) - 1) or getattr(layer, "rms_scaling", False):
         raise Unsupported(f"its layer '{layer.name}' normalises along other axes than the last")
     norm = nn.LayerNorm(layer.input.shape[-1], layer.epsilon)
     if layer.scale:
-        norm.weight = _parameter(_array(layer.gamma))
+        norm.weight = _to_parameter(_to_array(layer.gamma))
     if layer.center:
-        norm.bias = _parameter(_array(layer.beta))
+        norm.bias = _to_parameter(_to_array(layer.beta))
     return norm
 
 
-def _normalization(layer: Any) -> nn.Module:
-    mean, variance = (_array(figure).reshape(-1) for figure in (layer.mean, layer.variance))
+def _convert_normalization(layer: Any) -> nn.Module:
+    mean, variance = (_to_array(figure).reshape(-1) for figure in (layer.mean, layer.variance))
     spread = np.maximum(np.sqrt(variance), 1e-7)  # as Keras does
     if layer.axis is not None and len(tuple(np.atleast_1d(layer.axis))) > 1:
         raise Unsupported(f"its layer '{layer.name}' normalises along several axes")
     axis = -1 if layer.axis is None else int(np.atleast_1d(layer.axis)[0])
-    return _scale_and_shift(spread, mean, axis) if layer.invert else _scale_and_shift(1 / spread, -mean / spread, axis)
+    return _make_scaling(spread, mean, axis) if layer.invert else _make_scaling(1 / spread, -mean / spread, axis)
 
 
-def _relu(layer: Any) -> nn.Module:
+def _convert_relu(layer: Any) -> nn.Module:
     if layer.threshold:
         raise Unsupported(f"its layer '{layer.name}' has a threshold")
     if layer.max_value is not None:
@@ -341,62 +341,62 @@ def _relu(layer: Any) -> nn.Module:
     return nn.LeakyReLU(float(layer.negative_slope)) if layer.negative_slope else nn.ReLU()
 
 
-def _softmax(layer: Any) -> nn.Module:
+def _convert_softmax(layer: Any) -> nn.Module:
     if layer.axis not in (-1, len(layer.input.shape) - 1):
         raise Unsupported(f"its layer '{layer.name}' is a softmax along another axis than the last")
     return nn.Softmax(-1)
 
 
-def _flatten(layer: Any) -> nn.Module:
+def _convert_flatten(layer: Any) -> nn.Module:
     if layer.data_format == "channels_first":  # Keras turns it into channels last
         return LayerFunction(lambda x: x.movedim(1, -1).flatten(1))
     return nn.Flatten()
 
 
-def _reshape(shape: tuple[int, ...], x: Tensor) -> Tensor:
+def _reshape_rows(shape: tuple[int, ...], x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], *shape)
 
 
 _LAYERS: dict[str, Callable[[Any], nn.Module | None]] = {
-    "Dense": _dense,
+    "Dense": _convert_dense,
     "Activation": lambda layer: None,
-    "ReLU": _relu,
+    "ReLU": _convert_relu,
     "LeakyReLU": lambda layer: nn.LeakyReLU(float(layer.negative_slope)),
     "ELU": lambda layer: nn.ELU(float(layer.alpha)),
-    "Softmax": _softmax,
-    "BatchNormalization": _batch_normalization,
-    "LayerNormalization": _layer_normalization,
-    "Normalization": _normalization,
-    "Rescaling": lambda layer: _scale_and_shift(np.ravel(layer.scale), np.ravel(layer.offset)),
+    "Softmax": _convert_softmax,
+    "BatchNormalization": _convert_batch_norm,
+    "LayerNormalization": _convert_layer_norm,
+    "Normalization": _convert_normalization,
+    "Rescaling": lambda layer: _make_scaling(np.ravel(layer.scale), np.ravel(layer.offset)),
     **dict.fromkeys(("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise"), lambda layer: None),
     "Embedding": lambda layer: LayerFunction(  # Keras truncates numbers that are not whole
-        lambda x, weight: functional.embedding(x.long(), weight), weight=_parameter(_array(layer.embeddings))
+        lambda x, weight: functional.embedding(x.long(), weight), weight=_to_parameter(_to_array(layer.embeddings))
     ),
-    "CategoryEncoding": lambda layer: _category_encoding(layer.output_mode, layer.num_tokens),
-    "Discretization": _discretization,
-    "Flatten": _flatten,
-    "Reshape": lambda layer: LayerFunction(partial(_reshape, tuple(layer.target_shape))),
-    "Conv2D": _convolution,
-    "MaxPooling2D": _pooling(nn.MaxPool2d),
-    "AveragePooling2D": _pooling(nn.AvgPool2d),
-    "GlobalAveragePooling2D": lambda layer: _in_layout(
+    "CategoryEncoding": lambda layer: _encode_categories(layer.output_mode, layer.num_tokens),
+    "Discretization": _convert_discretization,
+    "Flatten": _convert_flatten,
+    "Reshape": lambda layer: LayerFunction(partial(_reshape_rows, tuple(layer.target_shape))),
+    "Conv2D": _convert_convolution,
+    "MaxPooling2D": _make_pooling_converter(nn.MaxPool2d),
+    "AveragePooling2D": _make_pooling_converter(nn.AvgPool2d),
+    "GlobalAveragePooling2D": lambda layer: _match_layout(
         layer, nn.Sequential(nn.AdaptiveAvgPool2d(1), *([] if layer.keepdims else [nn.Flatten()]))
     ),
 }
 
 
 @contextmanager
-def without_numpy_warning() -> Iterator[None]:
+def ignore_numpy_warning() -> Iterator[None]:
     """Silence a warning of NumPy 2 about the conversion of torch's tensors inside Keras."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
         yield
 
 
-def _array(weight: Any) -> np.ndarray:
-    with without_numpy_warning():
+def _to_array(weight: Any) -> np.ndarray:
+    with ignore_numpy_warning():
         return np.array(require("keras", "keras").ops.convert_to_numpy(weight), dtype=np.float64)
 
 
-def _parameter(numbers: Any) -> nn.Parameter:
+def _to_parameter(numbers: Any) -> nn.Parameter:
     return nn.Parameter(torch.as_tensor(np.asarray(numbers, dtype=np.float64)).clone(), requires_grad=False)

@@ -46,7 +46,7 @@ def _clip(x: Tensor, low: Any = None, high: Any = None, *, min: Any = None, max:
     return x if low is None and high is None else x.clamp(low, high)
 
 
-# The activation functions, from a node's inputs as `activation` gets them, and its attributes.
+# The activation functions, from a node's inputs as `make_activation` gets them, and its attributes.
 _ACTIVATIONS: dict[str, Callable[..., nn.Module | None]] = {
     "Relu": lambda _: nn.ReLU(),
     "Sigmoid": lambda _: nn.Sigmoid(),
@@ -63,7 +63,7 @@ _ACTIVATIONS: dict[str, Callable[..., nn.Module | None]] = {
 }
 
 
-def activation(kind: str, attributes: Mapping[str, object], inputs: Sequence[Any]) -> nn.Module | None:
+def make_activation(kind: str, attributes: Mapping[str, object], inputs: Sequence[Any]) -> nn.Module | None:
     """Return the module of an activation function, or None if the operator is none.
 
     Each of the node's inputs is a number where the file fixes it, a `Ref` where the graph computes it, or None where
@@ -76,17 +76,17 @@ def activation(kind: str, attributes: Mapping[str, object], inputs: Sequence[Any
 
 
 def _check_attributes(kind: str, function: Callable[..., Any], attributes: Iterable[str]) -> None:
-    known = {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
-    if unknown := set(attributes) - known:
+    supported = {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    if unknown := set(attributes) - supported:
         raise Unsupported(f"the attribute {min(unknown)} of {kind}")
 
 
-def operator(kind: str, attributes: Mapping[str, object], version: int) -> Callable[..., Any]:
+def find_operator(kind: str, attributes: Mapping[str, object], version: int) -> Callable[..., Any]:
     """Return the function of an operator in a version of the standard, with its attributes filled in."""
     if kind not in _OPERATORS:
         raise Unsupported(f"the operator {kind}")
     function, attributes = _OPERATORS[kind], dict(attributes)
-    if version < SOFTMAX_OF_ONE_AXIS and kind in ("Softmax", "LogSoftmax"):
+    if version < SOFTMAX_AXIS_VERSION and kind in ("Softmax", "LogSoftmax"):
         attributes.setdefault("axis", 1)  # this axis and all later ones together
     padding = attributes.pop("auto_pad", "NOTSET")
     if padding not in ("NOTSET", "VALID"):  # pads, or none
@@ -140,8 +140,8 @@ def _conv(
 ) -> Tensor:
     n = weight.dim() - 2
     function = (functional.conv1d, functional.conv2d, functional.conv3d)[n - 1]
-    ones = [1] * n
-    return function(_padded(x, pads, n, 0.0), weight, bias, list(strides or ones), 0, list(dilations or ones), group)
+    units = [1] * n
+    return function(_pad(x, pads, n, 0.0), weight, bias, list(strides or units), 0, list(dilations or units), group)
 
 
 def _max_pool(
@@ -157,7 +157,7 @@ def _max_pool(
     n = len(kernel_shape)
     function = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[n - 1]
     steps, gaps = list(strides or [1] * n), list(dilations or [1] * n)
-    x = _padded(x, pads, n, -math.inf)
+    x = _pad(x, pads, n, -math.inf)
     pooled: Tensor = function(x, list(kernel_shape), steps, 0, gaps, ceil_mode=bool(ceil_mode))
     return pooled
 
@@ -175,10 +175,10 @@ def _average_pool(
         raise Unsupported("AveragePool with a ceiling or with padding that does not count")
     n = len(kernel_shape)
     function = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[n - 1]
-    return function(_padded(x, pads, n, 0.0), list(kernel_shape), list(strides or [1] * n))
+    return function(_pad(x, pads, n, 0.0), list(kernel_shape), list(strides or [1] * n))
 
 
-def _padded(x: Tensor, pads: Sizes, n: int, value: float) -> Tensor:
+def _pad(x: Tensor, pads: Sizes, n: int, value: float) -> Tensor:
     if not any(pads):
         return x
     # torch counts from the last dimension.
@@ -197,27 +197,27 @@ def _reshape(x: Tensor, shape: Tensor | Sizes, *, allowzero: int = 0) -> Tensor:
     return x.reshape([x.shape[i] if size == 0 and not allowzero else size for i, size in enumerate(sizes)])
 
 
-def _shape(x: Tensor) -> Tensor:
+def _get_shape(x: Tensor) -> Tensor:
     # Beside x, for it meets weights there; but a graph that is only measured needs the numbers.
     return torch.tensor(x.shape, device="cpu" if x.is_meta else x.device)
 
 
-def _squeeze(x: Tensor, places: Tensor | Sizes | None = None, *, axes: Sizes | None = None) -> Tensor:
-    dims = _axes(places, axes)
+def _squeeze(x: Tensor, axis_input: Tensor | Sizes | None = None, *, axes: Sizes | None = None) -> Tensor:
+    dims = _list_axes(axis_input, axes)
     return x.squeeze() if dims is None else x.squeeze(tuple(dims))
 
 
-def _unsqueeze(x: Tensor, places: Tensor | Sizes | None = None, *, axes: Sizes | None = None) -> Tensor:
-    dims = _axes(places, axes) or []
+def _unsqueeze(x: Tensor, axis_input: Tensor | Sizes | None = None, *, axes: Sizes | None = None) -> Tensor:
+    dims = _list_axes(axis_input, axes) or []
     rank = x.dim() + len(dims)
-    for place in sorted(dim % rank for dim in dims):
-        x = x.unsqueeze(place)
+    for axis in sorted(dim % rank for dim in dims):
+        x = x.unsqueeze(axis)
     return x
 
 
-def _axes(places: Tensor | Sizes | None, axes: Sequence[int] | None) -> list[int] | None:
-    if places is not None:
-        return [int(axis) for axis in (places.flatten().tolist() if isinstance(places, Tensor) else places)]
+def _list_axes(axis_input: Tensor | Sizes | None, axes: Sequence[int] | None) -> list[int] | None:
+    if axis_input is not None:
+        return [int(axis) for axis in (axis_input.flatten().tolist() if isinstance(axis_input, Tensor) else axis_input)]
     return None if axes is None else list(axes)
 
 
@@ -242,18 +242,18 @@ def _cast(x: Tensor, *, to: int, saturate: int = 1) -> Tensor:
 
 
 def _divide(a: Tensor, b: Tensor) -> Tensor:
-    whole = not (a.is_floating_point() or b.is_floating_point())
-    return torch.div(a, b, rounding_mode="trunc" if whole else None)
+    is_integer = not (a.is_floating_point() or b.is_floating_point())
+    return torch.div(a, b, rounding_mode="trunc" if is_integer else None)
 
 
 def _gather(x: Tensor, index: Tensor, *, axis: int = 0) -> Tensor:
     # As onnxruntime does, negative places count from the end and those that do not exist are an error.
-    places: list[slice | Tensor] = [slice(None)] * (axis % x.dim())
-    return x[(*places, index)]
+    selection: list[slice | Tensor] = [slice(None)] * (axis % x.dim())
+    return x[(*selection, index)]
 
 
-SOFTMAX_OF_ONE_AXIS = 13  # the version of the standard from which a softmax is along one axis, by default the last
-SHAPED = {"Reshape", "Squeeze", "Unsqueeze"}  # whose second input says a shape or dimensions
+SOFTMAX_AXIS_VERSION = 13  # the version of the standard from which a softmax is along one axis, by default the last
+SHAPE_OPERATORS = {"Reshape", "Squeeze", "Unsqueeze"}  # whose second input says a shape or dimensions
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "Gemm": _gemm,
@@ -285,6 +285,6 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "Identity": lambda x: x,
     "Dropout": _dropout,
     "Clip": _clip,
-    "Shape": _shape,
+    "Shape": _get_shape,
     "Gather": _gather,
 }

@@ -22,8 +22,8 @@ from neuronfair.model.forest import FittedTrees, Floats, Forest, GoesLeft, Link,
 from neuronfair.model.open.frames import TreeColumns
 from neuronfair.model.open.trees import catboost, lightgbm, xgboost
 
-EMPTIED = 64  # rows to check with an empty cell, for each column that may have one
-AGREE = 1e-5  # how close the scores must be to the model's own
+MAX_EMPTIED_ROWS = 64  # rows to check with an empty cell, for each column that may have one
+TOLERANCE = 1e-5  # how close the scores must be to the model's own
 LIBRARIES = {"XGBoost": xgboost, "LightGBM": lightgbm, "CatBoost": catboost}
 FILES = {".ubj": xgboost, ".json": xgboost, ".txt": lightgbm, ".cbm": catboost}
 
@@ -37,15 +37,15 @@ def framework(model: Any) -> str:
 def tree_columns(model: Any, domain: TableDomain) -> TreeColumns | None:
     """Return the columns of a fitted model of LightGBM or CatBoost; None for any other."""
     kind = framework(model)
-    return LIBRARIES[kind].columns_of(model, domain) if kind else None
+    return LIBRARIES[kind].list_columns(model, domain) if kind else None
 
 
-def forest_of(
+def extract_forest(
     final: Any,
     inputs: Callable[[Tensor], Any],
     predict: Callable[[Tensor], Any],
     domain: TableDomain,
-    tried: Tensor,
+    trial_rows: Tensor,
     order: Sequence[int] | None = None,
 ) -> Forest:
     """Return the trees of a fitted model over codes.
@@ -57,55 +57,55 @@ def forest_of(
     name = type(final).__name__
     if name == "Booster":
         name += f" of {type(final).__module__.partition('.')[0]}"
-    if name not in _READERS:
+    if name not in _TREE_EXTRACTORS:
         raise ModelError(f"the trees of {name} are not known here")
     try:
-        fitted = _READERS[name](final)
-        before = (
+        fitted_trees = _TREE_EXTRACTORS[name](final)
+        encoder = (
             catboost.CategoryHashes(final) if name.startswith("CatBoost") else getattr(final, "_preprocessor", None)
         )
         for column, attribute in enumerate(domain.attributes):  # a table may have too few empty cells
             if attribute.empty is not None:
-                emptied = tried[:EMPTIED].clone()
+                emptied = trial_rows[:MAX_EMPTIED_ROWS].clone()
                 emptied[:, column] = attribute.empty
-                tried = torch.cat([tried, emptied])
-        made = build_forest(fitted, partial(_numbers, inputs, before), domain, tried[0])
+                trial_rows = torch.cat([trial_rows, emptied])
+        forest = build_forest(fitted_trees, partial(_compute_tree_inputs, inputs, encoder), domain, trial_rows[0])
     except TooLargeError as error:  # the model still has scores
         raise ModelError(f"its trees are too large ({one_line(error)})") from error
-    scores = torch.from_numpy(np.asarray(predict(tried), dtype=np.float64).reshape(len(tried), -1))
-    made = _with_classes(made, scores.shape[1], order)
-    ours = made.scores(tried)
-    if ours.shape != scores.shape or not torch.allclose(ours, scores, rtol=AGREE, atol=AGREE):
+    scores = torch.from_numpy(np.asarray(predict(trial_rows), dtype=np.float64).reshape(len(trial_rows), -1))
+    forest = _order_classes(forest, scores.shape[1], order)
+    result = forest.scores(trial_rows)
+    if result.shape != scores.shape or not torch.allclose(result, scores, rtol=TOLERANCE, atol=TOLERANCE):
         raise ModelError("its scores could not be reproduced from its trees")
-    return made
+    return forest
 
 
-def _numbers(inputs: Callable[[Tensor], Any], before: Any, rows: Tensor) -> Floats:
+def _compute_tree_inputs(inputs: Callable[[Tensor], Any], encoder: Any, rows: Tensor) -> Floats:
     """Return the features of the trees: a category is its position among the categories, an empty cell NaN."""
     table = inputs(rows)
-    if before is not None:  # the encoder of histogram-based boosting, or the hashes of CatBoost
-        return np.asarray(before.transform(table), dtype=np.float64)
+    if encoder is not None:  # the encoder of histogram-based boosting, or the hashes of CatBoost
+        return np.asarray(encoder.transform(table), dtype=np.float64)
     if hasattr(table, "dtypes") and hasattr(table, "columns"):
-        places = {name: table[name].cat.codes for name in table.columns if hasattr(table[name], "cat")}
-        table = table.assign(**{name: codes.where(codes >= 0, np.nan) for name, codes in places.items()})
+        category_codes = {name: table[name].cat.codes for name in table.columns if hasattr(table[name], "cat")}
+        table = table.assign(**{name: codes.where(codes >= 0, np.nan) for name, codes in category_codes.items()})
     return np.asarray(table.toarray() if hasattr(table, "toarray") else table, dtype=np.float64)
 
 
-def _with_classes(made: Forest, outputs: int, order: Sequence[int] | None) -> Forest:
+def _order_classes(forest: Forest, outputs: int, order: Sequence[int] | None) -> Forest:
     """Return trees with a score for each class, in the domain's order."""
-    sums = len(made.base)
+    sums = len(forest.base)
     matrix = torch.eye(max(sums, outputs), dtype=torch.float64)
-    link = made.link
+    link = forest.link
     if sums == 1 and outputs == 2 and link == "sigmoid":  # softmax of (0, z) is the sigmoid of z
         matrix, link = matrix[1:], "softmax"
     if order is not None and len(order) == matrix.shape[1]:
         matrix = matrix[:, list(order)]
     if len(matrix) != sums:
-        return made
-    return replace(made, value=made.value @ matrix, base=made.base @ matrix, link=link)
+        return forest
+    return replace(forest, value=forest.value @ matrix, base=forest.base @ matrix, link=link)
 
 
-def _of_tree(tree: Any, value: Floats) -> Tree:
+def _convert_tree(tree: Any, value: Floats) -> Tree:
     """Return a tree of scikit-learn."""
     missing = getattr(tree, "missing_go_to_left", np.zeros(tree.node_count)).astype(bool)
     left, right = tree.children_left.astype(np.int64), tree.children_right.astype(np.int64)
@@ -113,18 +113,18 @@ def _of_tree(tree: Any, value: Floats) -> Tree:
     return Tree(feature, left, right, value, split_by_threshold(tree.threshold, missing, single=True))
 
 
-def _averaged(model: Any) -> FittedTrees:
+def _convert_averaging_forest(model: Any) -> FittedTrees:
     """Return a forest of scikit-learn, or one tree: the mean of its leaves."""
     parts = getattr(model, "estimators_", [model])
     trees = []
     for part in parts:
-        held = part.tree_.value[:, 0].astype(np.float64)
-        held = held / held.sum(1, keepdims=True) if hasattr(model, "classes_") else held
-        trees.append(_of_tree(part.tree_, held / len(parts)))
+        leaf_values = part.tree_.value[:, 0].astype(np.float64)
+        leaf_values = leaf_values / leaf_values.sum(1, keepdims=True) if hasattr(model, "classes_") else leaf_values
+        trees.append(_convert_tree(part.tree_, leaf_values / len(parts)))
     return FittedTrees(trees, [0.0] * trees[0].value.shape[1], "none")
 
 
-def _boosted(model: Any) -> FittedTrees:
+def _convert_boosting(model: Any) -> FittedTrees:
     """Return gradient boosting of scikit-learn: an initial value, and trees that are added to it."""
     if model.init not in (None, "zero"):
         raise ModelError("its initial value is another model")
@@ -134,18 +134,18 @@ def _boosted(model: Any) -> FittedTrees:
         for number, part in enumerate(stage):
             value = np.zeros((part.tree_.node_count, outputs))
             value[:, number] = model.learning_rate * part.tree_.value[:, 0, 0]
-            trees.append(_of_tree(part.tree_, value))
+            trees.append(_convert_tree(part.tree_, value))
     base = model._raw_predict_init(np.zeros((1, model.n_features_in_), dtype=np.float32))[0]
-    return FittedTrees(trees, base.tolist(), _link(model, outputs))
+    return FittedTrees(trees, base.tolist(), _find_link(model, outputs))
 
 
-def _link(model: Any, outputs: int) -> Link:
+def _find_link(model: Any, outputs: int) -> Link:
     if not hasattr(model, "classes_"):
         return "none"
     return "sigmoid" if outputs == 1 else "softmax"
 
 
-def _histogram(model: Any) -> FittedTrees:
+def _convert_histogram_boosting(model: Any) -> FittedTrees:
     """Return histogram-based gradient boosting of scikit-learn."""
     outputs = len(model._predictors[0])
     trees = []
@@ -155,31 +155,31 @@ def _histogram(model: Any) -> FittedTrees:
             value = np.zeros((len(nodes), outputs))
             value[:, number] = nodes["value"]
             feature = np.where(nodes["is_leaf"], -1, nodes["feature_idx"]).astype(np.int64)
-            goes = _histogram_sides(nodes, part.raw_left_cat_bitsets)
+            goes_left = _split_by_histogram(nodes, part.raw_left_cat_bitsets)
             left, right = nodes["left"].astype(np.int64), nodes["right"].astype(np.int64)
-            trees.append(Tree(feature, left, right, value, goes))
+            trees.append(Tree(feature, left, right, value, goes_left))
     base = np.ravel(model._baseline_prediction).astype(float).tolist()
-    return FittedTrees(trees, base, _link(model, outputs))
+    return FittedTrees(trees, base, _find_link(model, outputs))
 
 
-def _histogram_sides(nodes: Any, sets: Any) -> GoesLeft:
+def _split_by_histogram(nodes: Any, sets: Any) -> GoesLeft:
     def goes(node: int, numbers: Floats) -> npt.NDArray[np.bool_]:
-        one, sides = nodes[node], numbers <= nodes[node]["num_threshold"]
-        if one["is_categorical"]:
-            place = np.nan_to_num(numbers, nan=0.0).astype(np.int64)
-            sides = ((sets[one["bitset_idx"]][place // 32] >> (place % 32).astype(np.uint32)) & 1).astype(bool)
-        return np.where(np.isnan(numbers), bool(one["missing_go_to_left"]), sides)
+        split, sides = nodes[node], numbers <= nodes[node]["num_threshold"]
+        if split["is_categorical"]:
+            category = np.nan_to_num(numbers, nan=0.0).astype(np.int64)
+            sides = ((sets[split["bitset_idx"]][category // 32] >> (category % 32).astype(np.uint32)) & 1).astype(bool)
+        return np.where(np.isnan(numbers), bool(split["missing_go_to_left"]), sides)
 
     return goes
 
 
-_READERS: dict[str, Callable[[Any], FittedTrees]] = {
-    **dict.fromkeys(("DecisionTreeClassifier", "DecisionTreeRegressor"), _averaged),
-    **dict.fromkeys(("RandomForestClassifier", "RandomForestRegressor"), _averaged),
-    **dict.fromkeys(("ExtraTreesClassifier", "ExtraTreesRegressor"), _averaged),
-    **dict.fromkeys(("GradientBoostingClassifier", "GradientBoostingRegressor"), _boosted),
-    **dict.fromkeys(("HistGradientBoostingClassifier", "HistGradientBoostingRegressor"), _histogram),
-    **dict.fromkeys(("XGBClassifier", "XGBRegressor", "Booster of xgboost"), xgboost.trees_of),
-    **dict.fromkeys(("LGBMClassifier", "LGBMRegressor", "Booster of lightgbm"), lightgbm.trees_of),
-    **dict.fromkeys(("CatBoost", "CatBoostClassifier", "CatBoostRegressor"), catboost.trees_of),
+_TREE_EXTRACTORS: dict[str, Callable[[Any], FittedTrees]] = {
+    **dict.fromkeys(("DecisionTreeClassifier", "DecisionTreeRegressor"), _convert_averaging_forest),
+    **dict.fromkeys(("RandomForestClassifier", "RandomForestRegressor"), _convert_averaging_forest),
+    **dict.fromkeys(("ExtraTreesClassifier", "ExtraTreesRegressor"), _convert_averaging_forest),
+    **dict.fromkeys(("GradientBoostingClassifier", "GradientBoostingRegressor"), _convert_boosting),
+    **dict.fromkeys(("HistGradientBoostingClassifier", "HistGradientBoostingRegressor"), _convert_histogram_boosting),
+    **dict.fromkeys(("XGBClassifier", "XGBRegressor", "Booster of xgboost"), xgboost.extract_trees),
+    **dict.fromkeys(("LGBMClassifier", "LGBMRegressor", "Booster of lightgbm"), lightgbm.extract_trees),
+    **dict.fromkeys(("CatBoost", "CatBoostClassifier", "CatBoostRegressor"), catboost.extract_trees),
 }

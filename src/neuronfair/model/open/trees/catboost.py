@@ -40,39 +40,40 @@ def read(file: ModelFile) -> tuple[Any, str]:
     return kind().load_model(blob=content), ""
 
 
-def columns_of(model: Any, domain: TableDomain) -> TreeColumns:
+def list_columns(model: Any, domain: TableDomain) -> TreeColumns:
     """Return the columns that a model was trained on."""
     names = tuple(model.feature_names_)
-    categories = dict.fromkeys(names[place] for place in model.get_cat_feature_indices())
-    return TreeColumns(names, categories, named=names != tuple(map(str, range(len(names)))))
+    categories = dict.fromkeys(names[index] for index in model.get_cat_feature_indices())
+    return TreeColumns(names, categories, has_names=names != tuple(map(str, range(len(names)))))
 
 
-def trees_of(model: Any) -> FittedTrees:
+def extract_trees(model: Any) -> FittedTrees:
     """Return the trees of CatBoost, in which a category is the hash of its text (`CategoryHashes`)."""
-    written = _written(model)
+    written = _write_json(model)
     try:
-        return _trees(written)
+        return _parse_trees(written)
     except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise ModelError(
             f"the JSON that CatBoost writes of its trees is unknown ({type(error).__name__}: {one_line(error)})"
         ) from error
 
 
-def _trees(written: TreesJson) -> FittedTrees:
+def _parse_trees(document: TreesJson) -> FittedTrees:
     columns = {
-        split: [one["flat_feature_index"] for one in written["features_info"].get(kind, [])]
+        split: [feature["flat_feature_index"] for feature in document["features_info"].get(kind, [])]
         for split, kind in (("FloatFeature", "float_features"), ("OneHotFeature", "categorical_features"))
     }
     empty = {  # the columns whose empty cells count as larger than every number
-        one["flat_feature_index"]
-        for one in written["features_info"].get("float_features", [])
-        if one["nan_value_treatment"] == "AsTrue"
+        feature["flat_feature_index"]
+        for feature in document["features_info"].get("float_features", [])
+        if feature["nan_value_treatment"] == "AsTrue"
     }
-    scale, base = written["scale_and_bias"]
+    scale, base = document["scale_and_bias"]
     bases = np.atleast_1d(np.array(base, dtype=np.float64))
-    grown = [_oblivious(tree, len(bases)) for tree in written.get("oblivious_trees", [])] or written.get("trees", [])
-    trees = [_tree(tree, columns, empty, scale, len(bases)) for tree in grown]
-    loss = written["model_info"]["params"]["loss_function"]["type"]
+    grown = [_grow_oblivious(tree, len(bases)) for tree in document.get("oblivious_trees", [])]
+    grown = grown or document.get("trees", [])
+    trees = [_parse_tree(tree, columns, empty, scale, len(bases)) for tree in grown]
+    loss = document["model_info"]["params"]["loss_function"]["type"]
     return FittedTrees(trees, bases.tolist(), LINKS.get(loss, "none"))
 
 
@@ -80,28 +81,28 @@ class CategoryHashes:
     """Encodes a table as CatBoost does: a category becomes its hash, which CatBoost writes when it saves a model."""
 
     def __init__(self, model: Any) -> None:
-        self._model, self._known = model, dict[str, float]()
+        self._model, self._hashes = model, dict[str, float]()
 
     def transform(self, table: Any) -> Floats:
         """Return the cells of a table as numbers."""
         kinds = set(self._model.get_cat_feature_indices())
         cells = np.asarray(table, dtype=object)
         texts = {str(text) for column in kinds for text in cells[:, column]}
-        if not texts <= self._known.keys():
+        if not texts <= self._hashes.keys():
             pool = require("catboost", "catboost").Pool(table, cat_features=sorted(kinds))
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "model.json"
                 self._model.save_model(str(path), format="json", pool=pool)
-                written = json.loads(path.read_bytes())["features_info"]["cat_features_hash"]
-            self._known |= {one["value"]: float(one["hash"]) for one in written}
+                entries = json.loads(path.read_bytes())["features_info"]["cat_features_hash"]
+            self._hashes |= {entry["value"]: float(entry["hash"]) for entry in entries}
         numbers = np.empty(cells.shape)
         for column in range(cells.shape[1]):
-            own = [self._known[str(cell)] for cell in cells[:, column]] if column in kinds else cells[:, column]
-            numbers[:, column] = np.asarray(own, dtype=np.float64)
+            values = [self._hashes[str(cell)] for cell in cells[:, column]] if column in kinds else cells[:, column]
+            numbers[:, column] = np.asarray(values, dtype=np.float64)
         return numbers
 
 
-def _written(model: Any) -> TreesJson:
+def _write_json(model: Any) -> TreesJson:
     """Return a model as JSON, written in a sandbox, since a damaged model can end the process."""
     try:
         content: TreesJson = json.loads(
@@ -112,7 +113,7 @@ def _written(model: Any) -> TreesJson:
     return content
 
 
-def _oblivious(tree: TreesJson, outputs: int) -> TreesJson:
+def _grow_oblivious(tree: TreesJson, outputs: int) -> TreesJson:
     """Return a tree with one split per level as nodes; the first split is the last bit of a leaf's index."""
     values = np.array(tree["leaf_values"], dtype=np.float64).reshape(-1, outputs)
     nodes: list[TreesJson] = [{"value": value} for value in values]
@@ -121,7 +122,7 @@ def _oblivious(tree: TreesJson, outputs: int) -> TreesJson:
     return nodes[0]
 
 
-def _tree(tree: TreesJson, columns: dict[str, list[int]], empty: set[int], scale: float, outputs: int) -> Tree:
+def _parse_tree(tree: TreesJson, columns: dict[str, list[int]], empty: set[int], scale: float, outputs: int) -> Tree:
     nodes, ways = [tree], list[tuple[int, int]]()
     for node in nodes:  # the list grows
         ways.append((len(nodes), len(nodes) + 1) if "split" in node else (0, 0))
@@ -136,19 +137,19 @@ def _tree(tree: TreesJson, columns: dict[str, list[int]], empty: set[int], scale
     feature = np.full(len(nodes), -1)
     value = np.zeros((len(nodes), outputs))
 
-    def goes_left(node: int, numbers: Floats) -> npt.NDArray[np.bool_]:
+    def goes_left(node: int, values: Floats) -> npt.NDArray[np.bool_]:
         split = splits[node]
         assert split is not None
         if split["split_type"] == "OneHotFeature":
-            return np.asarray(numbers != split["value"] % 2**32, dtype=bool)
-        above = numbers.astype(np.float32) > np.float32(split["border"])
-        return ~np.where(np.isnan(numbers), int(feature[node]) in empty, above)
+            return np.asarray(values != split["value"] % 2**32, dtype=bool)
+        above = values.astype(np.float32) > np.float32(split["border"])
+        return ~np.where(np.isnan(values), int(feature[node]) in empty, above)
 
-    for place, (node, split) in enumerate(zip(nodes, splits, strict=True)):
+    for index, (node, split) in enumerate(zip(nodes, splits, strict=True)):
         if split is None:
-            value[place] = scale * np.asarray(node["value"])
+            value[index] = scale * np.asarray(node["value"])
         else:
             number = split.get("float_feature_index", split.get("cat_feature_index"))
-            feature[place] = columns[split["split_type"]][number]
+            feature[index] = columns[split["split_type"]][number]
     left, right = np.array(ways).T
     return Tree(feature, left, right, value, goes_left)
