@@ -106,7 +106,7 @@ def test_a_group_that_is_too_small_is_left_out_and_named():
     groups, disparity = compare_groups(NETWORK, people((0, 1, 1, 50), (0, 0, 1, 50), (1, 0, 0, few)), Decision())
     assert [group.rows for group in groups] == [100, few]  # its figures are shown
     assert disparity.disparate_impact is disparity.selection_rate_difference is None
-    assert "fewer than two groups have the 30 rows" in disparity.unknown["disparate_impact"]
+    assert "fewer than two groups by s have the 30 rows" in disparity.unknown["disparate_impact"]
     domain = replace(networks.sex_and_race(), target=DOMAIN.target, favourable="yes")
     rows = torch.tensor([[0, 0, 0, 0, 0, r] for r, n in ((0, 40), (1, 30), (2, 9)) for _ in range(n)])
     network = networks.network(networks.one_biased_pair(), domain)
@@ -114,7 +114,7 @@ def test_a_group_that_is_too_small_is_left_out_and_named():
     _, disparity = compare_groups(network, data, Decision())
     (name,) = disparity.selection_rate_difference.left_out
     assert name.endswith("(9 rows)")
-    assert "fewer than two groups have the 30 rows labelled yes" in disparity.unknown["error_rate.difference"]
+    assert "fewer than two groups by race have the 30 rows labelled yes" in disparity.unknown["error_rate.difference"]
 
 
 def test_nobody_selected_is_no_pass():

@@ -309,15 +309,15 @@ def compare_groups(
     right, wrong = (
         [_count_labelled(group, class_index, is_own=own_label) for group in group_counts] for own_label in (True, False)
     )
-    selection = _GroupRates("selection rate", "rows", values, counts)
+    by, selection = listing(domain.sensitive), _GroupRates("selection rate", "rows", values, counts)
     errors = (
         _GroupRates("true positive rate", f"rows labelled {selected}", values, right),
         _GroupRates("false positive rate", f"rows not labelled {selected}", values, wrong),
     )
     figures = {
-        "disparate_impact": _find_largest_gap([selection], compare_by_ratio, confidence),
-        "selection_rate.difference": _find_largest_gap([selection], compare_by_difference, confidence),
-        "error_rate.difference": _find_largest_gap(errors, compare_by_difference, confidence)
+        "disparate_impact": _find_largest_gap([selection], compare_by_ratio, confidence, by),
+        "selection_rate.difference": _find_largest_gap([selection], compare_by_difference, confidence, by),
+        "error_rate.difference": _find_largest_gap(errors, compare_by_difference, confidence, by)
         if has_labels
         else NO_LABELS,
     }
@@ -343,7 +343,7 @@ def _count_labelled(group: Counted, class_index: int, *, is_own: bool) -> tuple[
     return sum(map(sum, lines)), sum(line[class_index] for line in lines)
 
 
-def _find_largest_gap(rates: Sequence[_GroupRates], compare: _Comparer, confidence: float) -> Gap | str:
+def _find_largest_gap(rates: Sequence[_GroupRates], compare: _Comparer, confidence: float, by: str) -> Gap | str:
     """Return how far the groups lie apart in the rate in which they do most; or why that cannot be said.
 
     The intervals of all rates hold together.
@@ -352,7 +352,7 @@ def _find_largest_gap(rates: Sequence[_GroupRates], compare: _Comparer, confiden
     spreads = []
     for rate in rates:
         if len(rate.large) < 2:
-            reason = f"fewer than two groups have the {MIN_GROUP_ROWS} {rate.row_kind} that a rate needs"
+            reason = f"fewer than two groups by {by} have the {MIN_GROUP_ROWS} {rate.row_kind} that a rate needs"
             return f"{reason}: put ages and other numbers into `bands` in the domain file"
         spread = compare(
             [Rate(rate.counts[i][1], rate.counts[i][0], "table", confidence, comparison_count) for i in rate.large]
