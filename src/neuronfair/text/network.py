@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity
+from torch.nn.functional import normalize
 
 from neuronfair.errors import ModelError, one_line
 from neuronfair.limits import check_size
@@ -99,13 +99,14 @@ class TokenModel:
             known = [word for word in group if len(word) > 3 and ids.get(word) and owners[tuple(ids[word])] == 1]
             if len(known) < 2:
                 continue
-            vectors = torch.stack([self.embedding.weight.detach()[ids[word]].mean(0) for word in known])
-            similarity = cosine_similarity(vectors[:, None], vectors, dim=2).fill_diagonal_(-1)
-            values, indices = similarity.topk(min(MAX_NEAR_WORDS, len(known) - 1))
-            for word, nearness, others in zip(known, values.tolist(), indices.tolist(), strict=True):
-                near = [known[i] for i, value in zip(others, nearness, strict=True) if value >= MIN_SIMILARITY]
-                near_words |= {word: tuple(near)} if near else {}
-        return near_words
+            vectors = normalize(torch.stack([self.embedding.weight.detach()[ids[word]].mean(0) for word in known]))
+            count = min(MAX_NEAR_WORDS + 1, len(known))  # the word itself is among them
+            parts = [(part @ vectors.T).topk(count) for part in torch.split(vectors, TEXTS_PER_PASS)]
+            similarities, indices = (torch.cat(side).tolist() for side in zip(*parts, strict=True))
+            for word, *nearest in zip(known, similarities, indices, strict=True):
+                near = [known[i] for similarity, i in zip(*nearest, strict=True) if similarity >= MIN_SIMILARITY]
+                near_words[word] = tuple(other for other in near if other != word)
+        return {word: near for word, near in near_words.items() if near}
 
     def network(self, domain: TextDomain) -> TextNetwork:
         """Return the module as a white box of the rows of a domain.
