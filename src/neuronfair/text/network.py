@@ -96,15 +96,15 @@ class TokenModel:
         owners = Counter(map(tuple, ids.values()))
         near_words: dict[str, tuple[str, ...]] = {}
         for group in classes.words.values():
-            known = [word for word in group if len(word) > 3 and ids.get(word) and owners[tuple(ids[word])] == 1]
-            if len(known) < 2:
+            candidates = [word for word in group if len(word) > 3 and ids.get(word) and owners[tuple(ids[word])] == 1]
+            if len(candidates) < 2:
                 continue
-            vectors = normalize(torch.stack([self.embedding.weight.detach()[ids[word]].mean(0) for word in known]))
-            count = min(MAX_NEAR_WORDS + 1, len(known))  # the word itself is among them
+            vectors = normalize(torch.stack([self.embedding.weight.detach()[ids[word]].mean(0) for word in candidates]))
+            count = min(MAX_NEAR_WORDS + 1, len(candidates))  # the word itself is among them
             parts = [(part @ vectors.T).topk(count) for part in torch.split(vectors, TEXTS_PER_PASS)]
             similarities, indices = (torch.cat(side).tolist() for side in zip(*parts, strict=True))
-            for word, *nearest in zip(known, similarities, indices, strict=True):
-                near = [known[i] for similarity, i in zip(*nearest, strict=True) if similarity >= MIN_SIMILARITY]
+            for word, *nearest in zip(candidates, similarities, indices, strict=True):
+                near = [candidates[i] for similarity, i in zip(*nearest, strict=True) if similarity >= MIN_SIMILARITY]
                 near_words[word] = tuple(other for other in near if other != word)
         return {word: near for word, near in near_words.items() if near}
 
