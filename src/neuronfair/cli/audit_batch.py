@@ -233,7 +233,7 @@ class AuditFile:
             return
         header = self._read_header(Path(table.data))
         expected = [*sensitive, table.target] if domain is None else sensitive or domain.sensitive
-        for name in (name for name in expected if header is not None and name not in header):
+        for name in (name for name in expected if name and header is not None and name not in header):
             raise NeuronFairError(f"{table.data}: column '{name}' is missing. {did_you_mean(str(name), header or ())}")
 
     def _check_limits(self, job: AuditJob) -> None:

@@ -182,6 +182,8 @@ class TableOptions:
             return
         if not split_table_name(name)[0].exists():
             raise DataError(f"{name}: neither a file nor a data set. {did_you_mean(name, DATASETS)}")
+        if split_table_name(name)[0].is_dir():
+            raise DataError(f"{name}: is a folder. Name the file of a table, such as {name}/table.csv")
         if self.encoding != "default":
             raise DataError(
                 f"--encoding {self.encoding}: for the data sets of the paper only. Set encode = … in a --domain file"
