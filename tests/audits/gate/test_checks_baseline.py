@@ -33,9 +33,12 @@ def test_a_rate_changed_if_the_intervals_are_apart():
     assert (change.before, change.after, change.significant) == (0.03, 0.05, True)
     assert change.low == after.low - before.high > 0
     assert change.high == after.high - before.low
-    assert change.text == "sex.domain.rate rose from 3.0% (2.7–3.4%) to 5.0% (4.6–5.4%)."
+    assert change.text == (
+        "Flip rate of synthetic records drawn uniformly from the declared input space (sex) rose "
+        "from 3.0% (2.7–3.4%) to 5.0% (4.6–5.4%)."
+    )
     fell = compare_with(report(fair()), report())
-    assert "sex.domain.rate fell from 3.0%" in fell.text
+    assert "Flip rate of synthetic records drawn uniformly from the declared input space (sex) fell" in fell.text
 
 
 def test_overlapping_intervals_are_said_to_overlap():
@@ -49,8 +52,10 @@ def test_overlapping_intervals_are_said_to_overlap():
 def test_what_is_proved_is_compared_where_both_have_a_proof():
     then, now = report(attribute(proved=proved(900, 30))), report(attribute(proved=proved(940, 30)))
     seen = changes(now, then)
-    assert seen["sex.proved_fair"].text == "sex.proved_fair went from 90% to 94%."
-    assert seen["sex.undecided"].text == "sex.undecided went from 7% to 3%."
+    assert (
+        seen["sex.proved_fair"].text == "Share of the input space certified not to depend (sex) went from 90% to 94%."
+    )
+    assert seen["sex.undecided"].text == "Undecided share of the input space (sex) went from 7% to 3%."
     assert "sex.proved_discriminatory" not in seen
     assert not any("proved" in figure for figure in changes(now, report()))
 
@@ -72,7 +77,7 @@ def test_figures_without_an_interval_are_shown_if_they_differ():
         "sex.worst_auc": (0.4, 0.25),
         "accuracy.test": (0.8, 0.85),
     }
-    assert seen["accuracy.test"].text == "accuracy.test went from 80% to 85%."
+    assert seen["accuracy.test"].text == "Accuracy on the test part went from 80% to 85%."
 
 
 def test_attributes_that_only_one_audit_has_are_named():
@@ -130,7 +135,7 @@ def test_counterfactuals_are_compared_where_both_have_them():
     seen = changes(now, then)
     assert (
         seen["sex.counterfactual.rate"].text
-        == "sex.counterfactual.rate rose from 3.1% (1.9–4.3%) to 19.0% (18.1–19.9%)."
+        == "Flip rate of counterfactual twins (sex) rose from 3.1% (1.9–4.3%) to 19.0% (18.1–19.9%)."
     )
     assert seen["sex.counterfactual.excess"].significant
     assert not any("counterfactual" in figure for figure in changes(now, report()))

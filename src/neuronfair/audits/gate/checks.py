@@ -12,6 +12,7 @@ from neuronfair.audits.gate.thresholds import (
     CHANGE_METRICS,
     ERROR_RATE_GAP,
     GROUP_METRICS,
+    METRIC_TITLES,
     METRICS,
     REGRESSION_METRICS,
     check_thresholds,
@@ -23,7 +24,7 @@ from neuronfair.audits.report.counterfactual import CounterfactualReport, Interv
 from neuronfair.audits.stages.rates import explain_missing_favourable
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import EncodingError, NeuronFairError
-from neuronfair.formatting import TwinKind, exact_number, listing, percent, with_interval
+from neuronfair.formatting import POPULATIONS, TwinKind, exact_number, listing, percent, with_interval
 from neuronfair.model.open import OpenedModel
 from neuronfair.parameters import accept_old_names
 
@@ -118,6 +119,16 @@ def _find_different_declarations(before: AttributeReport, after: AttributeReport
     return [key for key in earlier_declarations if earlier_declarations[key] != declarations[key]]
 
 
+def _describe_metric(attribute: str, name: str) -> str:
+    """Return a metric in words, with the attribute that it is about."""
+    first, _, last = name.partition(".")
+    titles = {"gsr": f"Success rate of {last}", "findings": f"Findings of {last}"}
+    if last == "rate" and first in AUDITED:
+        titles[first] = f"Flip rate of {POPULATIONS[first]}"
+    title = METRIC_TITLES.get(name) or titles.get(first, name)
+    return f"{title} ({attribute})" if attribute else title
+
+
 def _compare_metrics(
     prefix: str,
     earlier_metrics: Mapping[str, RateWithInterval | float | None],
@@ -126,18 +137,19 @@ def _compare_metrics(
     """Yield the changes of the metrics that are known on both sides; of those without an interval, only real ones."""
     for name, after in metrics.items():
         before, metric = earlier_metrics.get(name), prefix + name
+        title = _describe_metric(prefix.removesuffix("."), name)
         if isinstance(before, RateWithInterval) and isinstance(after, RateWithInterval):
             low, high = after.low - before.high, after.high - before.low
             verb = "rose" if low > 0 else "fell" if high < 0 else ""
             first, last = (with_interval(rate.rate, rate.low, rate.high) for rate in (before, after))
-            text = f"{metric} was {first} and is {last}: the intervals overlap, so this may be chance."
+            text = f"{title} was {first} and is {last}: the intervals overlap, so this may be chance."
             if verb:
-                text = f"{metric} {verb} from {first} to {last}."
+                text = f"{title} {verb} from {first} to {last}."
             yield FigureChange(metric, before.rate, after.rate, low, high, bool(verb), text)
         elif isinstance(before, float | int) and isinstance(after, float | int) and before != after:
             is_share = (METRICS.get(name) or METRICS[name.partition(".")[0]]).is_share
             values = [percent(x) if is_share else f"{x:,.4g}" for x in (before, after)]
-            text = f"{metric} went from {values[0]} to {values[1]}."
+            text = f"{title} went from {values[0]} to {values[1]}."
             yield FigureChange(metric, before, after, None, None, False, text)
 
 

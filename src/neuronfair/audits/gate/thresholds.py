@@ -79,7 +79,7 @@ ATTRIBUTE_METRICS = (
 )
 
 
-_TITLES = {
+METRIC_TITLES = {
     "disparate_impact": "Disparate-impact ratio",
     "selection_rate.difference": "Selection-rate difference",
     ERROR_RATE_GAP: "Error-rate difference",
@@ -87,6 +87,12 @@ _TITLES = {
     "counterfactual.excess": "Proxy excess",
     "certified": "Certified share",
     "worst_auc": "AS-AUC of the most biased layer",
+    "proved_fair": "Share of the input space certified not to depend",
+    "proved_discriminatory": "Share of the input space certified to depend",
+    "undecided": "Undecided share of the input space",
+    "severity.p95": "95th percentile of the score gaps",
+    "accuracy.test": "Accuracy on the test part",
+    "accuracy.table": "Accuracy on the data set",
 }
 _COMPARISON_TEXTS = {">": "above", ">=": "at least", "<": "below", "<=": "at most"}
 _MAX_RECORDS = 10**9  # the largest sample that is recommended
@@ -306,7 +312,7 @@ def _check_measurement(threshold: Threshold, attribute: str | None, measured: _M
     subject = "it" if measured.judged_on == "value" else f"the {measured.judged_on}"
     comparison = f"{'is' if fired else 'is not'} {_COMPARISON_TEXTS[threshold.compare]} {bound}"
     name = measured.name or threshold.figure
-    title = "Flip rate" if threshold.figure in RATES else _TITLES.get(name, name)
+    title = "Flip rate" if threshold.figure in RATES else METRIC_TITLES.get(name, name)
     if measured.of and threshold.figure in CHANGE_METRICS:
         title = "Change of the flip rate"
     return GateCheck(
