@@ -15,6 +15,7 @@ from torch import Tensor
 from neuronfair.audits.gate.checks import Checks
 from neuronfair.audits.inputs import ModelSource, draw_records, prepare
 from neuronfair.audits.provenance import ParallelAudit
+from neuronfair.audits.ray_data import BatchTest, flag_records, is_ray_dataset, measure_rate
 from neuronfair.audits.report import Report
 from neuronfair.audits.run import run
 from neuronfair.audits.settings import AuditSettings
@@ -54,6 +55,7 @@ from neuronfair.text.audit import TextAudit, TextSettings, audit_texts
 from neuronfair.text.domain import read_texts
 
 _FORMATS: dict[str, Callable[[Report], str]] = {".html": render_audit, ".json": Report.to_json, ".md": write_markdown}
+HEAD_RECORDS = 10_000  # of a ray.data.Dataset, by which its domain is inferred
 MAX_REPR_LINES = 10  # of an audit
 _SOURCE_OPTIONS = {field.name for field in fields(ModelSource)} - {"model"}
 
@@ -400,8 +402,9 @@ def rate(
     sensitive: Any = None,  # names of the sensitive attributes, or their values
     sensitive_features: Any = None,  # the same as `sensitive`
     target: str | None = None,  # the column that the model predicts
+    domain: TableDomain | str | Path | None = None,  # input schema or its TOML file; default: inferred from the data
     population: Any = None,  # whose flip rate; default: "table" with data, or else "domain"
-    samples: int | Until = 10_000,  # records to draw, at most
+    samples: int | Until | None = None,  # records to draw, at most; default: 10,000
     confidence: float = 0.95,  # of the interval
     columns: Sequence[Any] | None = None,
     preprocess: Callable[[Any], Any] | str | None = None,
@@ -420,11 +423,20 @@ def rate(
     from a model of the data) or "combinations" (drawn uniformly, ignoring the rules). The result has `rate` and
     `interval`. With `samples=Until(error, samples)`, sampling stops as soon as the interval is narrow enough.
 
+    Of a `ray.data.Dataset`, which may be larger than any machine, all records are counted, batch by batch on the whole
+    cluster. Pass its `domain`: one that is inferred knows the first records only.
+
     >>> people = {"age": [20, 30, 40, 50] * 9, "sex": ["f", "m", "m"] * 12}
     >>> flips = rate(lambda table: (table.age > 25) & (table.sex == "m"), people, sensitive="sex")
     >>> flips.rate, [round(end, 2) for end in flips.interval]
     (0.75, [0.58, 0.88])
     """
+    if is_ray_dataset(data):
+        if samples is not None or population not in (None, "table"):
+            raise DataError("of a ray.data.Dataset all records are counted. Leave out samples and population")
+        source = ModelSource(model, weights, trust_pickle, decision, device, preprocess, columns)
+        sensitive = _name_sensitive(data, sensitive, sensitive_features)
+        return measure_rate(_batch_test(data, source, domain, sensitive, target), data, confidence, progress)
     wrapped: Any = model
     records = draw_records(data) if isinstance(data, TableDomain) else data
     sensitive = _name_sensitive(records, sensitive, sensitive_features)
@@ -433,7 +445,7 @@ def rate(
         domain = data.with_sensitive(*names) if names else data
     else:
         source = ModelSource(model, weights, trust_pickle, decision, device, preprocess, columns)
-        case = prepare(records, source, sensitive=sensitive, target=target)
+        case = prepare(records, source, domain=domain, sensitive=sensitive, target=target)
         wrapped, domain = case.opened_model, case.data.domain
         table = None if isinstance(data, TableDomain) else case.data
     if population is None or isinstance(population, str):
@@ -446,12 +458,48 @@ def rate(
         wrapped,
         domain,
         population=population,
-        samples=samples,
+        samples=10_000 if samples is None else samples,
         confidence=confidence,
         decision=decision or (wrapped.decision if isinstance(wrapped, OpenedModel) else None),
         seed=_read_seed(random_state, seed),
         progress=progress,
     )
+
+
+def flag_flips(
+    model: Any,
+    data: Any,
+    *,
+    sensitive: Any = None,  # names of the sensitive attributes
+    target: str | None = None,  # the column that the model predicts
+    domain: TableDomain | str | Path | None = None,  # input schema or its TOML file; default: inferred from the data
+    columns: Sequence[Any] | None = None,
+    preprocess: Callable[[Any], Any] | str | None = None,
+    decision: Decision | None = None,
+    weights: Path | None = None,
+    trust_pickle: bool = False,
+    device: str | None = None,
+) -> Any:
+    """Return the data with two more columns: the decision for each record, and whether it flips.
+
+    A decision `flips` if it changes when only the sensitive attribute does. `data` is a pandas DataFrame, or a
+    `ray.data.Dataset`, of which nothing is computed before it is used. Options are as in `rate`.
+
+    >>> import pandas as pd
+    >>> people = pd.DataFrame({"age": [20, 30, 40], "sex": ["f", "m", "m"]})
+    >>> flag_flips(lambda table: (table.age > 25) & (table.sex == "m"), people, sensitive="sex").flips.tolist()
+    [False, True, True]
+    """
+    source = ModelSource(model, weights, trust_pickle, decision, device, preprocess, columns)
+    test = _batch_test(data, source, domain, sensitive, target)
+    return flag_records(test, data) if is_ray_dataset(data) else test.flag(data)
+
+
+def _batch_test(data: Any, source: ModelSource, domain: Any, sensitive: Any, target: str | None) -> BatchTest:
+    """Return the test of a table that is read in batches; without a domain, its first records say what it holds."""
+    head = data.limit(HEAD_RECORDS).to_pandas() if is_ray_dataset(data) else data
+    case = prepare(head, source, domain=domain, sensitive=sensitive, target=target)
+    return BatchTest(source, head, case.data.domain)
 
 
 @named_options({"counterparts": "counterfactuals"})

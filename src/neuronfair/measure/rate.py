@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
@@ -94,8 +94,12 @@ class DirectionTally:
             return None
         values, counts = self.domain.sensitive_values.tolist(), self._counts.T.tolist()
         sides = [Side(tuple(codes), *pair) for codes, pair in zip(values, counts, strict=True) if any(pair)]
-        sides.sort(key=lambda side: (-abs(side.gets - side.loses), side.gets))  # of a tie, first the one that loses
-        return Direction(self.records, tuple(sides))
+        return Direction(self.records, order_sides(sides))
+
+
+def order_sides(sides: Iterable[Side]) -> tuple[Side, ...]:
+    """Return the largest difference first, and of a tie the side that loses."""
+    return tuple(sorted(sides, key=lambda side: (-abs(side.gets - side.loses), side.gets)))
 
 
 _PopulationType = TypeVar("_PopulationType", bound=Population | Tensor | PopulationModel)
