@@ -498,6 +498,8 @@ def flag_flips(
 def _batch_test(data: Any, source: ModelSource, domain: Any, sensitive: Any, target: str | None) -> BatchTest:
     """Return the test of a table that is read in batches; without a domain, its first records say what it holds."""
     head = data.limit(HEAD_RECORDS).to_pandas() if is_ray_dataset(data) else data
+    if not len(head):
+        raise DataError("the data set has no records")
     case = prepare(head, source, domain=domain, sensitive=sensitive, target=target)
     return BatchTest(source, head, case.data.domain)
 

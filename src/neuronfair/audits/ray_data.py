@@ -19,7 +19,7 @@ from torch import Tensor
 from neuronfair.audits.inputs import ModelSource, prepare
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import read_table
-from neuronfair.errors import DataError, NeuronFairError
+from neuronfair.errors import NeuronFairError, require
 from neuronfair.measure.rate import Direction, Rate, Side, flip_rate, order_sides
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import split_families
@@ -95,8 +95,7 @@ class BatchWorker:
 
 
 def _map_batches(table: Any, test: BatchTest, kind: Literal["rate", "flag"]) -> Any:
-    import ray
-
+    ray = require("ray", "ray")
     workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
     options = {
         "batch_size": BATCH_RECORDS,
@@ -118,8 +117,6 @@ def measure_rate(
         directions.append(rate.direction)
         if progress is not None:
             progress(sampled, 0)
-    if not sampled:
-        raise DataError("the ray.data.Dataset has no records")
     return Rate(flips, sampled, "table", confidence, direction=add_directions(directions))
 
 
