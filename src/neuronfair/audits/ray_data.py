@@ -120,7 +120,7 @@ def measure_rate(
     return Rate(flips, sampled, "table", confidence, direction=add_directions(directions))
 
 
-def _stream(table: Any) -> Iterator[dict[str, Any]]:
+def _stream(table: Any) -> Iterator[Any]:
     """Yield rows as they are computed; raise an error of ours in a worker as it is."""
     try:
         yield from table.iter_rows()
