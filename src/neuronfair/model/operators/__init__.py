@@ -21,11 +21,11 @@ from neuronfair.errors import ModelError, NeuronFairError, one_line
 from neuronfair.model.network import Network, eval_mode
 from neuronfair.model.operators.chain import Affine, Chain, Curve
 from neuronfair.model.operators.purity import check_parts, check_pure
-from neuronfair.model.operators.reader import WIDEST, Reader
+from neuronfair.model.operators.reader import MAX_WIDTH, Reader
 
 __all__ = ["Affine", "Chain", "Curve", "read_chain"]
 
-_OTHER_CODE = ("forward", "_forward_hooks", "_forward_pre_hooks", "_compiled_call_impl")  # attributes of a module
+_CODE_ATTRIBUTES = ("forward", "_forward_hooks", "_forward_pre_hooks", "_compiled_call_impl")  # attributes of a module
 SCORE_TOLERANCE = 1e-6  # relative to the largest score, of the chain's scores to the network's own
 
 
@@ -45,15 +45,15 @@ def read_chain(network: Network, rows: Tensor) -> Chain:
     if len(network.encoding.shape) != 1:
         raise ModelError("the network takes pictures, not a list of numbers")
     (width,) = network.encoding.shape
-    if width > WIDEST:
-        raise ModelError(f"one of its layers takes more than {WIDEST:,} numbers")
+    if width > MAX_WIDTH:
+        raise ModelError(f"one of its layers takes more than {MAX_WIDTH:,} numbers")
     module, device = network.module, network.device
     check_parts(module)
-    chain = _read_layers(module)
+    chain = _read_plain_layers(module)
     if chain is None:
         check_pure(module, width, network.dtype, device)
-        with torch.no_grad(), eval_mode(module.modules()), _quiet():
-            chain = _read(module, torch.zeros(3, width, dtype=network.dtype, device=device))
+        with torch.no_grad(), eval_mode(module.modules()), _silence_torch():
+            chain = _read_graph(module, torch.zeros(3, width, dtype=network.dtype, device=device))
     chain = chain.to(device)
     scores = network.double().scores(rows)
     ours = chain.scores(network.encoding.encode(rows, torch.float64))
@@ -63,7 +63,7 @@ def read_chain(network: Network, rows: Tensor) -> Chain:
     return chain
 
 
-class _Whole(nn.Module):
+class _WrappedModule(nn.Module):
     """A module called as a whole, with its hooks, on one tensor of rows."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -75,49 +75,49 @@ class _Whole(nn.Module):
         return result
 
 
-def _read_layers(module: nn.Module) -> Chain | None:
+def _read_plain_layers(module: nn.Module) -> Chain | None:
     """Return what torch's own linear layers and ReLUs in turn compute, without a graph; None for any other module.
 
     The graph would say the same, but torch takes seconds to import what makes it.
     """
-    layers = _layers(module)
+    layers = _list_plain_layers(module)
     if layers is None or len(layers) % 2 == 0:
         return None
-    linear, between = layers[::2], layers[1::2]
-    if not all(type(one) is nn.Linear for one in linear) or not all(type(one) is nn.ReLU for one in between):
+    linear, activations = layers[::2], layers[1::2]
+    if {type(layer) for layer in linear} != {nn.Linear} or not {type(layer) for layer in activations} <= {nn.ReLU}:
         return None
-    affines = tuple(_map_of(cast(nn.Linear, layer)) for layer in linear)
+    affines = tuple(_read_affine(cast(nn.Linear, layer)) for layer in linear)
     parts = [part for affine in affines for part in (affine.weight, affine.bias)]
-    if not all(bool(part.isfinite().all()) and max(part.shape) <= WIDEST for part in parts):
+    if not all(bool(part.isfinite().all()) and max(part.shape) <= MAX_WIDTH for part in parts):
         return None  # which the graph refuses with the reason
     sizes = tuple(Affine(affine.weight.abs(), affine.bias.abs()) for affine in affines)
-    return Chain(affines, sizes, (Curve("relu"),) * len(between), "none")
+    return Chain(affines, sizes, (Curve("relu"),) * len(activations), "none")
 
 
-def _map_of(layer: nn.Linear) -> Affine:
+def _read_affine(layer: nn.Linear) -> Affine:
     weight = layer.weight.detach().cpu().double()
     bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach().cpu().double()
     return Affine(weight, bias)
 
 
-def _layers(module: nn.Module) -> list[nn.Module] | None:
+def _list_plain_layers(module: nn.Module) -> list[nn.Module] | None:
     """Return the layers of torch's own that run one after the other; None where a hook or other code may run."""
     hooked = _has_any_global_hook()  # type: ignore[no-untyped-call]
-    if hooked or any(vars(module).get(name) for name in _OTHER_CODE):
+    if hooked or any(vars(module).get(name) for name in _CODE_ATTRIBUTES):
         return None
     if type(module) is not nn.Sequential:
         return [module]
-    parts = [_layers(part) for part in module]
+    parts = [_list_plain_layers(part) for part in module]
     return None if None in parts else [layer for part in parts if part is not None for layer in part]
 
 
-def _read(module: nn.Module, example: Tensor) -> Chain:
+def _read_graph(module: nn.Module, example: Tensor) -> Chain:
     """Return what the graph of a module's operators computes, for any number of rows."""
     count = torch.export.Dim("rows")
     try:
-        whole = _Whole(module)
-        whole.training = False
-        program = torch.export.export(whole, (example,), dynamic_shapes=({0: count},), strict=False)
+        wrapped = _WrappedModule(module)
+        wrapped.training = False
+        program = torch.export.export(wrapped, (example,), dynamic_shapes=({0: count},), strict=False)
         schemas = (getattr(node.target, "_schema", None) for node in program.graph.nodes)
         if any(schema is not None and schema.is_mutable for schema in schemas):
             program = program.run_decompositions({})  # the same without operators that write into tensors
@@ -131,14 +131,14 @@ def _read(module: nn.Module, example: Tensor) -> Chain:
     signature = program.graph_signature
     if signature.buffers_to_mutate:
         raise ModelError(f"forward() changes the buffer '{next(iter(signature.buffers_to_mutate.values()))}'")
-    held = {**program.state_dict, **program.constants}
-    values = {spec.arg.name: held[spec.target] for spec in signature.input_specs if spec.target is not None}
+    tensors = {**program.state_dict, **program.constants}
+    values = {spec.arg.name: tensors[spec.target] for spec in signature.input_specs if spec.target is not None}
     (result,) = signature.user_outputs
     return Reader(program.graph, values, str(result), example.dtype).read()
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_torch() -> Iterator[None]:
     """Silence torch's warnings about the export, which is internal."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -14,8 +14,8 @@ from torch.nn import functional
 from neuronfair.errors import ModelError
 
 MAX_MATRIX_SIZE = 1 << 24  # numbers of one matrix
-LONGEST = 1 << 30  # products in one sum
-_SPLIT = float(2**27 + 1)
+MAX_PRODUCTS = 1 << 30  # products in one sum
+_SPLIT_FACTOR = float(2**27 + 1)
 Shape = tuple[int | None, ...]  # None: the dimension of the rows
 
 
@@ -78,7 +78,7 @@ class Chain:
     def to(self, device: torch.device) -> Chain:
         """Return the chain on a device."""
         affines, sizes = (
-            tuple(Affine(one.weight.to(device), one.bias.to(device)) for one in maps)
+            tuple(Affine(affine.weight.to(device), affine.bias.to(device)) for affine in maps)
             for maps in (self.affines, self.sizes)
         )
         return replace(self, affines=affines, sizes=sizes)
@@ -117,7 +117,7 @@ class AffineTensor:
     def shape(self) -> Shape:
         """The shape, with None for the rows."""
         sizes = self.parts.shape[1:-1]
-        return tuple(None if place == self.rows else size for place, size in enumerate(sizes))
+        return tuple(None if dim == self.rows else size for dim, size in enumerate(sizes))
 
     @property
     def high(self) -> Tensor:
@@ -129,34 +129,34 @@ class AffineTensor:
         """The sizes of the numbers, as `high` has them."""
         return self.parts[2].flatten(0, -2)
 
-    def reshaped(self, shape: Shape) -> AffineTensor:
+    def reshape(self, shape: Shape) -> AffineTensor:
         """Return the same numbers in another shape; rows must stay rows."""
         before = math.prod(size or 1 for size in self.shape[: self.rows])
         if None not in shape or math.prod(size or 1 for size in shape[: shape.index(None)]) != before:
             raise ModelError("it mixes the numbers of several rows")
         return AffineTensor(self.layer, shape.index(None), self.parts.reshape(3, *lengths(shape), self.parts.shape[-1]))
 
-    def permuted(self, order: Sequence[int]) -> AffineTensor:
+    def permute(self, order: Sequence[int]) -> AffineTensor:
         """Return the dimensions in another order."""
-        order = [place % len(self.shape) for place in order]
-        parts = self.parts.permute(0, *(place + 1 for place in order), self.parts.dim() - 1)
+        order = [dim % len(self.shape) for dim in order]
+        parts = self.parts.permute(0, *(dim + 1 for dim in order), self.parts.dim() - 1)
         return AffineTensor(self.layer, order.index(self.rows), parts)
 
-    def taken(self, dim: int, chosen: slice | Tensor) -> AffineTensor:
+    def select(self, dim: int, selection: slice | Tensor) -> AffineTensor:
         """Return some places of a dimension that is not that of the rows."""
-        dim = self.inner(dim)
-        places: list[slice | Tensor] = [slice(None)] * self.parts.dim()
-        places[dim + 1] = chosen
-        return AffineTensor(self.layer, self.rows, self.parts[tuple(places)])
+        dim = self.check_dim(dim)
+        index: list[slice | Tensor] = [slice(None)] * self.parts.dim()
+        index[dim + 1] = selection
+        return AffineTensor(self.layer, self.rows, self.parts[tuple(index)])
 
-    def inner(self, dim: int) -> int:
+    def check_dim(self, dim: int) -> int:
         """Return a dimension counted from the first; refuse that of the rows."""
         dim %= len(self.shape)
         if dim == self.rows:
             raise ModelError("it mixes the numbers of several rows")
         return dim
 
-    def expanded(self, shape: Shape) -> AffineTensor:
+    def expand(self, shape: Shape) -> AffineTensor:
         """Return copies along dimensions of length 1, or new ones in front."""
         if None not in shape or len(shape) - shape.index(None) != len(self.shape) - self.rows:
             raise ModelError("it mixes the numbers of several rows")
@@ -165,7 +165,7 @@ class AffineTensor:
         parts = self.parts.reshape(3, *[1] * (len(shape) - len(self.shape)), *self.parts.shape[1:])
         return AffineTensor(self.layer, shape.index(None), parts.expand(3, *sizes, -1))
 
-    def plus(self, other: AffineTensor | Tensor, factor: float = 1.0) -> AffineTensor:
+    def add(self, other: AffineTensor | Tensor, factor: float = 1.0) -> AffineTensor:
         """Return the sum with another one, or with constants, times a factor."""
         if isinstance(other, Tensor):
             parts = self.parts.new_zeros(3, *other.shape, self.parts.shape[-1])
@@ -178,49 +178,51 @@ class AffineTensor:
             raise ModelError(f"it adds layer {self.layer} and layer {other.layer}, which are not one after the other")
         if len(self.shape) - self.rows != len(other.shape) - other.rows:
             raise ModelError("it mixes the numbers of several rows")
-        theirs = other.parts if factor == 1.0 else _times(other.parts, torch.tensor(factor, dtype=torch.float64))
-        mine, theirs = _same_rank(self.parts, theirs)
-        return AffineTensor(self.layer, mine.dim() - 2 + self.rows - len(self.shape), _added(mine, theirs))
+        added = other.parts
+        if factor != 1.0:
+            added = _multiply_parts(added, torch.tensor(factor, dtype=torch.float64))
+        parts, added = _align_ranks(self.parts, added)
+        return AffineTensor(self.layer, parts.dim() - 2 + self.rows - len(self.shape), _add_parts(parts, added))
 
-    def times(self, factor: Tensor) -> AffineTensor:
+    def multiply(self, factor: Tensor) -> AffineTensor:
         """Return the product with constants."""
         rows = self.rows - len(self.shape)
         if factor.dim() >= -rows and factor.shape[rows] != 1:
             raise ModelError("it multiplies each row of a batch by another number")
         factor = factor[..., None]
         parts = self.parts.reshape(3, *[1] * (factor.dim() - self.parts.dim() + 1), *self.parts.shape[1:])
-        return AffineTensor(self.layer, parts.dim() - 2 + rows, _times(parts, factor))
+        return AffineTensor(self.layer, parts.dim() - 2 + rows, _multiply_parts(parts, factor))
 
-    def over(self, divisor: Tensor) -> AffineTensor:
+    def divide(self, divisor: Tensor) -> AffineTensor:
         """Return the quotient by constants."""
-        first = self.times(1 / divisor)
-        left = self.plus(first.times(divisor), -1.0)  # what the rounded reciprocal leaves
-        exact = first.plus(left.times(1 / divisor))
-        return AffineTensor(exact.layer, exact.rows, torch.cat([exact.parts[:2], first.parts[2:]]))
+        estimate = self.multiply(1 / divisor)
+        remainder = self.add(estimate.multiply(divisor), -1.0)  # what the rounded reciprocal leaves
+        exact = estimate.add(remainder.multiply(1 / divisor))
+        return AffineTensor(exact.layer, exact.rows, torch.cat([exact.parts[:2], estimate.parts[2:]]))
 
-    def through(self, matrix: Tensor) -> AffineTensor:
+    def multiply_matrix(self, matrix: Tensor) -> AffineTensor:
         """Return the product with a matrix (n, m) along the last dimension, which must not be that of the rows."""
-        last = self.inner(-1)
+        last = self.check_dim(-1)
         sizes, count = self.parts.shape[1:-1], self.parts.shape[-1]
-        rest = math.prod(sizes[:last])
-        check_numbers(rest * matrix.shape[1] * count)
-        parts = self.parts.reshape(3, rest, sizes[last], count)
-        result = torch.zeros(3, rest, matrix.shape[1], count, dtype=torch.float64)
-        if _apart(parts[..., :-1]):  # each neuron is read once: each weight of the result is one product
+        outer = math.prod(sizes[:last])
+        check_numbers(outer * matrix.shape[1] * count)
+        parts = self.parts.reshape(3, outer, sizes[last], count)
+        result = torch.zeros(3, outer, matrix.shape[1], count, dtype=torch.float64)
+        if _has_single_readers(parts[..., :-1]):  # each neuron is read once: each weight of the result is one product
             result[0, ..., :-1] = torch.einsum("rkc,kn->rnc", parts[0, ..., :-1], matrix)
             result[2, ..., :-1] = torch.einsum("rkc,kn->rnc", parts[2, ..., :-1], matrix.abs())
             parts, part = parts[..., -1:], slice(-1, None)
         else:
             part = slice(None)
-        if parts.numel() * matrix.shape[1] > LONGEST:
-            raise ModelError(f"the product of its matrices takes more than {LONGEST:,} steps")
-        for place in range(sizes[last]):
-            if bool(parts[:, :, place].any()):
-                term = _times(parts[:, :, place, None, :], matrix[place][None, :, None])
-                result[..., part] = _added(result[..., part], term)
+        if parts.numel() * matrix.shape[1] > MAX_PRODUCTS:
+            raise ModelError(f"the product of its matrices takes more than {MAX_PRODUCTS:,} steps")
+        for column in range(sizes[last]):
+            if bool(parts[:, :, column].any()):
+                term = _multiply_parts(parts[:, :, column, None, :], matrix[column][None, :, None])
+                result[..., part] = _add_parts(result[..., part], term)
         return AffineTensor(self.layer, self.rows, result.reshape(3, *sizes[:last], matrix.shape[1], count))
 
-    def mapped(self, function: Callable[[Tensor], Tensor], shape: Shape) -> AffineTensor:
+    def apply_linear(self, function: Callable[[Tensor], Tensor], shape: Shape) -> AffineTensor:
         """Return what a linear operator on (rows, …) makes of it: its matrix is what it makes of units."""
         if self.rows != 0 or not shape or shape[0] is not None:
             raise ModelError("it mixes the numbers of several rows")
@@ -228,18 +230,18 @@ class AffineTensor:
         width, after = math.prod(sizes), math.prod(lengths(shape))
         check_numbers(width * max(width, after))
         matrix = function(torch.eye(width, dtype=torch.float64).reshape(width, *sizes)).reshape(width, after)
-        flat = self.reshaped((None, width)).through(matrix)
-        return flat.reshaped(shape)
+        flat = self.reshape((None, width)).multiply_matrix(matrix)
+        return flat.reshape(shape)
 
     @staticmethod
-    def joined(parts: Sequence[AffineTensor | Tensor], dim: int) -> AffineTensor:
+    def concatenate(parts: Sequence[AffineTensor | Tensor], dim: int) -> AffineTensor:
         """Return tensors one after the other along a dimension that is not that of the rows."""
         first = next(part for part in parts if isinstance(part, AffineTensor))
-        dim = first.inner(dim)
+        dim = first.check_dim(dim)
         all_parts = []
         for part in parts:
             if isinstance(part, Tensor):
-                part = first.taken(dim, slice(0, 1)).times(torch.zeros((), dtype=torch.float64)).plus(part)
+                part = first.select(dim, slice(0, 1)).multiply(torch.zeros((), dtype=torch.float64)).add(part)
             if part.layer != first.layer:
                 raise ModelError(
                     f"it joins layer {first.layer} and layer {part.layer}, which are not one after the other"
@@ -255,38 +257,38 @@ def lengths(shape: Shape) -> list[int]:
     return [1 if size is None else size for size in shape]
 
 
-def _apart(weights: Tensor) -> bool:
+def _has_single_readers(weights: Tensor) -> bool:
     """Return whether each neuron of the layer is read by one number at most, without second digits."""
     return not bool(weights[1].any()) and bool(((weights[0] != 0).flatten(0, 1).sum(0) <= 1).all())
 
 
-def _same_rank(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _align_ranks(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     rank = max(a.dim(), b.dim())
     a, b = (x.reshape(3, *[1] * (rank - x.dim()), *x.shape[1:]) for x in (a, b))
     return a, b
 
 
-def _sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _add_exactly(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Return a sum in float64 and what its rounding leaves out (Knuth)."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
 
 
-def _halves(a: Tensor) -> tuple[Tensor, Tensor]:
-    high = _SPLIT * a
+def _split_halves(a: Tensor) -> tuple[Tensor, Tensor]:
+    high = _SPLIT_FACTOR * a
     high = high - (high - a)
     return high, a - high
 
 
-def _added(a: Tensor, b: Tensor) -> Tensor:
-    high, low = _sum(a[0], b[0])
-    return torch.stack([*_sum(high, low + (a[1] + b[1])), a[2] + b[2]])
+def _add_parts(a: Tensor, b: Tensor) -> Tensor:
+    high, low = _add_exactly(a[0], b[0])
+    return torch.stack([*_add_exactly(high, low + (a[1] + b[1])), a[2] + b[2]])
 
 
-def _times(a: Tensor, factor: Tensor) -> Tensor:
+def _multiply_parts(a: Tensor, factor: Tensor) -> Tensor:
     """Return numbers of twice the digits times a float64 (Dekker)."""
     high = a[0] * factor
-    (ah, al), (bh, bl) = _halves(a[0]), _halves(factor)
+    (ah, al), (bh, bl) = _split_halves(a[0]), _split_halves(factor)
     low = ((ah * bh - high) + ah * bl + al * bh) + al * bl
-    return torch.stack([*_sum(high, low + a[1] * factor), a[2] * factor.abs()])
+    return torch.stack([*_add_exactly(high, low + a[1] * factor), a[2] * factor.abs()])

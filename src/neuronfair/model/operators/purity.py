@@ -28,13 +28,13 @@ from torch.utils._pytree import tree_leaves
 
 from neuronfair.errors import ModelError, NeuronFairError, one_line
 from neuronfair.model.network import eval_mode
-from neuronfair.model.operators.reader import is_known, name_of, refused
+from neuronfair.model.operators.reader import get_name, is_known, refuse_operator
 
-_TAKES_OUT = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "unique", "_unique2"}
-_NUMBERS_OUT = {"numpy", "tolist", "item", "__array__", "data_ptr", "untyped_storage", "storage"}
-_OUTSIDE = {"time", "_datetime", "datetime", "posix", "nt", "_io", "_socket", "select", "signal", "_random"}
+_SCALAR_OPERATORS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonzero", "unique", "_unique2"}
+_SCALAR_METHODS = {"numpy", "tolist", "item", "__array__", "data_ptr", "untyped_storage", "storage"}
+_OUTSIDE_MODULES = {"time", "_datetime", "datetime", "posix", "nt", "_io", "_socket", "select", "signal", "_random"}
 # Functions that tell forward() in which mode it is called.
-_MODES = {"is_grad_enabled", "is_inference_mode_enabled", "is_inference", "is_autocast_enabled"}
+_MODE_FUNCTIONS = {"is_grad_enabled", "is_inference_mode_enabled", "is_inference", "is_autocast_enabled"}
 # Names that tell forward() that it is traced.
 _WATCHERS = {
     *("is_compiling", "is_dynamo_compiling", "is_exporting", "is_tracing", "is_scripting", "is_fx_tracing"),
@@ -42,12 +42,12 @@ _WATCHERS = {
     *("_len_torch_dispatch_stack", "_get_current_dispatch_mode", "getprofile", "gettrace", "_getframe", "currentframe"),
     *("current_thread", "main_thread", "get_ident", "get_native_id"),
 }
-_OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent), "<frozen")
-_STANDARD = str(Path(random.__file__).parent)
+_LIBRARY_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent), "<frozen")
+_STANDARD_FOLDER = str(Path(random.__file__).parent)
 Readable = dict[str, object]  # values by the place where a call could read them
-CALLS = (1, 3, 3, 3)  # rows of the calls that are watched
-DEEPEST = 20  # steps into objects whose state is compared
-LARGEST = 100_000  # things that are compared
+CALL_ROWS = (1, 3, 3, 3)  # rows of the calls that are watched
+MAX_DEPTH = 20  # steps into objects whose state is compared
+MAX_VALUES = 100_000  # things that are compared
 
 
 class _OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -65,31 +65,31 @@ class _OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise error
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = name_of(func)
+        name = get_name(func)
         self.names.append(name)
         read = any(id(leaf) in self._of_rows for leaf in tree_leaves((args, kwargs)))
-        if name in _TAKES_OUT:
-            why = "takes a number out of a tensor, so that a branch of forward() can depend on the rows"
-            self._refused.append((0, refused(str(func), why)))
+        if name in _SCALAR_OPERATORS:
+            reason = "takes a number out of a tensor, so that a branch of forward() can depend on the rows"
+            self._refused.append((0, refuse_operator(str(func), reason)))
         elif torch.Tag.nondeterministic_seeded in func.tags:
-            self._refused.append((1, refused(str(func), "is random")))
+            self._refused.append((1, refuse_operator(str(func), "is random")))
         elif not is_known(name, on_constants=not read):
-            self._refused.append((2, refused(str(func))))
+            self._refused.append((2, refuse_operator(str(func))))
         result = func(*args, **(kwargs or {}))
         if read:
             self._of_rows |= {id(leaf): leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
         return result
 
 
-def _is_users(frame: FrameType | None) -> bool:
+def _is_called_by_user(frame: FrameType | None) -> bool:
     """Return whether the user's code made a call, directly or through the standard library."""
     while frame is not None and _is_standard(frame.f_code.co_filename):
         frame = frame.f_back
-    return frame is not None and not frame.f_code.co_filename.startswith(_OWN)
+    return frame is not None and not frame.f_code.co_filename.startswith(_LIBRARY_FOLDERS)
 
 
 def _is_standard(file: str) -> bool:
-    return file.startswith("<frozen") or (file.startswith(_STANDARD) and "site-packages" not in file)
+    return file.startswith("<frozen") or (file.startswith(_STANDARD_FOLDER) and "site-packages" not in file)
 
 
 class _CallRecorder:
@@ -98,54 +98,54 @@ class _CallRecorder:
     def __init__(self) -> None:
         self.refusal: ModelError | None = None
         self._globals: dict[CodeType, Readable] = {}
-        self._held: Readable = {}
+        self._free_variables: Readable = {}
 
     def note(self, frame: FrameType, event: str, function: Any) -> None:
         """Record a call of a function."""
         file, code = frame.f_code.co_filename, frame.f_code
-        own = file.startswith(_OWN) or _is_standard(file)
-        if event == "call" and not own:
+        is_library = file.startswith(_LIBRARY_FOLDERS) or _is_standard(file)
+        if event == "call" and not is_library:
             self._globals[code] = frame.f_globals
-            if self.refusal is None and (found := _tracing_check_in(code)):
-                self.refusal = refused(
-                    found, "tells forward() how it is called, so that it may compute other things here"
+            if self.refusal is None and (name_found := _find_tracing_check(code)):
+                self.refusal = refuse_operator(
+                    name_found, "tells forward() how it is called, so that it may compute other things here"
                 )
-            held = {name: frame.f_locals.get(name) for name in code.co_freevars}  # as it is now: it may be set anew
-            self._held |= {f"{name}, which {code.co_name}() holds": value for name, value in held.items()}
+            values = {name: frame.f_locals.get(name) for name in code.co_freevars}  # as now: it may be set anew
+            self._free_variables |= {f"{name}, which {code.co_name}() holds": value for name, value in values.items()}
         if event == "c_call" and self.refusal is None:
             bound = getattr(function, "__self__", None)
-            name, home = getattr(function, "__name__", ""), getattr(function, "__module__", None)
-            home = home or getattr(bound, "__module__", None)  # of a method of a class
+            name, module_name = getattr(function, "__name__", ""), getattr(function, "__module__", None)
+            module_name = module_name or getattr(bound, "__module__", None)  # of a method of a class
             tensor = isinstance(bound, Tensor)
-            outside = home in _OUTSIDE or name in _MODES or isinstance(bound, ContextVar)
-            if (tensor and name in _NUMBERS_OUT) or "dlpack" in name or (outside and _is_users(frame)):
-                whole = name if home is None or tensor else f"{home}.{name}"
-                self.refusal = refused(whole, "takes numbers out of tensors, or reads what is not in them")
+            outside = module_name in _OUTSIDE_MODULES or name in _MODE_FUNCTIONS or isinstance(bound, ContextVar)
+            if (tensor and name in _SCALAR_METHODS) or "dlpack" in name or (outside and _is_called_by_user(frame)):
+                full_name = name if module_name is None or tensor else f"{module_name}.{name}"
+                self.refusal = refuse_operator(full_name, "takes numbers out of tensors, or reads what is not in them")
 
     @property
     def roots(self) -> Readable:
         """The objects that the functions could read besides their arguments, by name."""
-        found = dict(self._held)
+        objects = dict(self._free_variables)
         for code, names in self._globals.items():
             for name in code.co_names:
-                thing = names.get(name, sys.modules.get(name))  # it may be imported inside
-                found[f"the global {name}"] = thing
-                if isinstance(thing, ModuleType) and _users(thing.__name__):
-                    found |= {f"{name}.{one}": vars(thing)[one] for one in code.co_names if one in vars(thing)}
-        return found
+                value = names.get(name, sys.modules.get(name))  # it may be imported inside
+                objects[f"the global {name}"] = value
+                if isinstance(value, ModuleType) and _is_user_module(value.__name__):
+                    objects |= {f"{name}.{key}": vars(value)[key] for key in code.co_names if key in vars(value)}
+        return objects
 
 
 @cache
-def _tracing_check_in(code: CodeType) -> str | None:
+def _find_tracing_check(code: CodeType) -> str | None:
     """Return a name in the code of a function by which it could notice that it is traced."""
-    texts = {one for one in code.co_consts if isinstance(one, str)}  # hasattr(x, "fake_mode")
+    texts = {constant for constant in code.co_consts if isinstance(constant, str)}  # hasattr(x, "fake_mode")
     watched = _WATCHERS & {*code.co_names, *texts}
     if "type" in code.co_names:
         steps = pairwise(get_instructions(code))
-        if any(one.argval == "type" and "LOAD_GLOBAL" in one.opname and two.argval != "self" for one, two in steps):
+        if any(a.argval == "type" and "LOAD_GLOBAL" in a.opname and b.argval != "self" for a, b in steps):
             watched = {*watched, "type"}  # of another thing than the module itself
-    inner = (found for part in code.co_consts if isinstance(part, CodeType) and (found := _tracing_check_in(part)))
-    return min(watched, default=next(inner, None))
+    nested = (name for part in code.co_consts if isinstance(part, CodeType) and (name := _find_tracing_check(part)))
+    return min(watched, default=next(nested, None))
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[list[str]], list[Readable], ModelError | None]:
+def _watch(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[list[str]], list[Readable], ModelError | None]:
     """Call a module with a profiler; the thread must have no other profiler.
 
     Returned are the operators of each call, everything that a later call could read, and an error about numbers taken
@@ -178,7 +178,7 @@ def _watched(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[list[str
         operators.check()
         names.append(operators.names)
         if number > 0:  # the first call may import things
-            states.append(_state(module, recorder.roots))
+            states.append(_take_snapshot(module, recorder.roots))
             refusal = refusal or recorder.refusal
     return names, states, refusal
 
@@ -188,10 +188,10 @@ def check_pure(module: nn.Module, width: int, dtype: torch.dtype, device: torch.
     import torch._dynamo  # a watched call imports it otherwise, three times as slowly
 
     generator = torch.Generator().manual_seed(0)
-    inputs = [torch.randn(count, width, generator=generator).to(device, dtype) for count in CALLS]
+    inputs = [torch.randn(count, width, generator=generator).to(device, dtype) for count in CALL_ROWS]
     try:
         with ThreadPoolExecutor(1) as thread:
-            names, states, refusal = thread.submit(_watched, module, inputs).result()
+            names, states, refusal = thread.submit(_watch, module, inputs).result()
     except NeuronFairError:
         raise
     except Exception as error:  # its own code
@@ -199,9 +199,9 @@ def check_pure(module: nn.Module, width: int, dtype: torch.dtype, device: torch.
     if refusal is not None:
         raise refusal
     *_, before, after = states
-    if changed := next((place for place, value in after.items() if _differs(before.get(place), value)), None):
+    if changed := next((name for name, value in after.items() if _differs(before.get(name), value)), None):
         raise ModelError(f"forward() changes {changed}, so one call may give other scores than the next")
-    if any(those != names[-1] for those in names):
+    if any(operators != names[-1] for operators in names):
         raise ModelError("forward() computes other things for one row than for several, or from call to call")
 
 
@@ -222,13 +222,13 @@ def check_parts(module: nn.Module) -> None:
             raise ModelError(f"its weights '{name}' are {kind}, which rounds too much for a proof. Use float32")
 
 
-def _state(module: nn.Module, roots: Readable) -> Readable:
+def _take_snapshot(module: nn.Module, roots: Readable) -> Readable:
     """Return everything that a later call could read: attributes of the parts, closures, random states."""
     snapshot = _Snapshot()
     for name, part in reversed([*module.named_modules()]):  # each part by its own name
         snapshot.add(f"its part '{name}'" if name else "the module", part)
-    for name, thing in roots.items():
-        snapshot.add(name, thing)
+    for name, value in roots.items():
+        snapshot.add(name, value)
     return snapshot.values
 
 
@@ -241,97 +241,97 @@ class _Snapshot:
             "the state of numpy.random": repr(np.random.get_state()),
             "the state of torch's random numbers": torch.get_rng_state(),
         }
-        self._seen: dict[int, Any] = {}  # objects are kept, so that no id is used again
+        self._visited: dict[int, Any] = {}  # objects are kept, so that no id is used again
 
-    def add(self, place: str, thing: Any, depth: int = 0) -> None:
+    def add(self, path: str, value: Any, depth: int = 0) -> None:
         """Add an object and all that it refers to; `depth` counts the steps that led to it."""
-        if _is_constant(thing):
+        if _is_constant(value):
             return
-        if depth > DEEPEST or len(self.values) > LARGEST:
+        if depth > MAX_DEPTH or len(self.values) > MAX_VALUES:
             self.values["more than can be compared"] = object()  # which is never the same
             return
-        if isinstance(thing, _PLAIN):
-            self.values[place] = thing
+        if isinstance(value, _PLAIN_TYPES):
+            self.values[path] = value
             return
-        if id(thing) in self._seen:
+        if id(value) in self._visited:
             return
-        self._seen[id(thing)] = thing
-        value, parts = _value_of(thing), _parts_of(place, thing)
-        if value is None and parts is None:
-            value = repr(thing)
-        if value is not None:
-            self.values[place] = value
+        self._visited[id(value)] = value
+        compared, parts = _copy_value(value), _list_parts(path, value)
+        if compared is None and parts is None:
+            compared = repr(value)
+        if compared is not None:
+            self.values[path] = compared
             return
         for inner, part in parts or ():
             self.add(inner, part, depth + 1)
 
 
-_PLAIN = (int, float, complex, str, bytes, bool, type(None))
+_PLAIN_TYPES = (int, float, complex, str, bytes, bool, type(None))
 
 
-def _is_constant(thing: Any) -> bool:
+def _is_constant(value: Any) -> bool:
     """Return whether an object is not followed: modules, code, and what belongs to Python or torch itself."""
-    if isinstance(thing, (ModuleType, CodeType)):
+    if isinstance(value, (ModuleType, CodeType)):
         return True
-    if isinstance(thing, (type, FunctionType)) and not _users(thing.__module__ or ""):
+    if isinstance(value, (type, FunctionType)) and not _is_user_module(value.__module__ or ""):
         return True
-    of_torch = str(type(thing).__module__).partition(".")[0] == "torch"
-    return of_torch and not isinstance(thing, (Tensor, nn.Module, Mapping, Sequence))
+    of_torch = str(type(value).__module__).partition(".")[0] == "torch"
+    return of_torch and not isinstance(value, (Tensor, nn.Module, Mapping, Sequence))
 
 
-def _value_of(thing: Any) -> object | None:
+def _copy_value(value: Any) -> object | None:
     """Return what an object without parts is compared by; None for any other object."""
-    if isinstance(thing, Tensor):
-        return thing.detach().clone()
-    if isinstance(thing, np.ndarray):
-        return torch.from_numpy(thing.copy()) if thing.dtype.kind in "fiub" else repr(thing)
-    if isinstance(thing, random.Random):
-        return repr(thing.getstate())
-    if isinstance(thing, np.random.RandomState):
-        return repr(thing.get_state())
-    if isinstance(thing, np.random.Generator):
-        return repr(thing.bit_generator.state)
-    if isinstance(thing, Generator):
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy()) if value.dtype.kind in "fiub" else repr(value)
+    if isinstance(value, random.Random):
+        return repr(value.getstate())
+    if isinstance(value, np.random.RandomState):
+        return repr(value.get_state())
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, Generator):
         return object()  # its next value is unknown, so it is never the same
-    return repr(thing.cache_info()) if hasattr(thing, "cache_info") else None
+    return repr(value.cache_info()) if hasattr(value, "cache_info") else None
 
 
-def _parts_of(place: str, thing: Any) -> list[tuple[str, Any]] | None:
+def _list_parts(path: str, value: Any) -> list[tuple[str, Any]] | None:
     """Return all that an object refers to, by its place; None for an object of which nothing is known.
 
     A function holds variables, defaults and attributes; a class also those of the classes that it inherits from.
     """
-    if isinstance(thing, dict):
-        items = [(f"{place}.{k}" if isinstance(k, str) else f"{place}[{k!r}]", value) for k, value in [*thing.items()]]
-        return [(f"{place} (its length)", len(thing)), *items]
-    if isinstance(thing, (list, tuple, set, frozenset)):
-        items = [(f"{place}[{number}]", value) for number, value in enumerate(thing)]
-        return [(f"{place} (its length)", len(thing)), *items]
-    if isinstance(thing, type):
-        attributes = {name: value for name, value in vars(thing).items() if not name.startswith("__")}
-        return [(f"the class {thing.__name__}", attributes), (place, thing.__bases__)]
-    if isinstance(thing, partial):
-        return [(place, (thing.func, thing.args, thing.keywords))]
-    if isinstance(thing, MethodType):
-        return [(place, (thing.__self__, thing.__func__))]
-    if isinstance(thing, FunctionType):
-        name, cells = thing.__name__, zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True)
-        held = [(f"{what}, which {name}() holds", c.cell_contents) for what, c in cells if c != type(c)()]
-        return [*held, (f"the defaults of {name}()", (thing.__defaults__, thing.__dict__))]
-    if hasattr(thing, "__dict__") or hasattr(type(thing), "__slots__"):
-        slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
-        attributes = {name: getattr(thing, name) for name in slots if hasattr(thing, name)}
-        return [(place, type(thing)), (place, attributes | getattr(thing, "__dict__", {}))]
+    if isinstance(value, dict):
+        items = [(f"{path}.{k}" if isinstance(k, str) else f"{path}[{k!r}]", item) for k, item in [*value.items()]]
+        return [(f"{path} (its length)", len(value)), *items]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = [(f"{path}[{number}]", item) for number, item in enumerate(value)]
+        return [(f"{path} (its length)", len(value)), *items]
+    if isinstance(value, type):
+        attributes = {name: item for name, item in vars(value).items() if not name.startswith("__")}
+        return [(f"the class {value.__name__}", attributes), (path, value.__bases__)]
+    if isinstance(value, partial):
+        return [(path, (value.func, value.args, value.keywords))]
+    if isinstance(value, MethodType):
+        return [(path, (value.__self__, value.__func__))]
+    if isinstance(value, FunctionType):
+        name, cells = value.__name__, zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+        cell_values = [(f"{name}, which {name}() holds", c.cell_contents) for name, c in cells if c != type(c)()]
+        return [*cell_values, (f"the defaults of {name}()", (value.__defaults__, value.__dict__))]
+    if hasattr(value, "__dict__") or hasattr(type(value), "__slots__"):
+        slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+        attributes = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        return [(path, type(value)), (path, attributes | getattr(value, "__dict__", {}))]
     return None
 
 
-def _users(module: str) -> bool:
+def _is_user_module(module: str) -> bool:
     """Return whether a module is none of Python, torch, NumPy or this package."""
     return str(module).partition(".")[0] not in (*sys.stdlib_module_names, "torch", "numpy", "neuronfair")
 
 
 def _differs(before: Any, after: Any) -> bool:
     if isinstance(before, Tensor) and isinstance(after, Tensor):
-        same = before.shape == after.shape and before.dtype == after.dtype
-        return not (same and torch.equal(before.nan_to_num(), after.nan_to_num()))
+        same_layout = before.shape == after.shape and before.dtype == after.dtype
+        return not (same_layout and torch.equal(before.nan_to_num(), after.nan_to_num()))
     return type(before) is not type(after) or before != after

@@ -49,11 +49,11 @@ MERGES: dict[str, Callable[[Sequence[Tensor], int], Tensor]] = {
 def _make_merge(kind: str, axis: int) -> nn.Module:
     """Return what joins tensors along an axis, or number by number; whole numbers become what the others are."""
 
-    def merged(*parts: Tensor) -> Tensor:
+    def merge_parts(*parts: Tensor) -> Tensor:
         common = reduce(torch.promote_types, (part.dtype for part in parts))
         return MERGES[kind]([part.to(common) for part in parts], axis)
 
-    return LayerFunction(merged)
+    return LayerFunction(merge_parts)
 
 
 def _encode_categories(mode: str, depth: int) -> nn.Module:

@@ -163,10 +163,10 @@ def open_source(request: Request) -> OpenedModel:
         source, remark = None, f"not compared with its source: {one_line(error)}"
     if columns is not None:
         return open_with_inputs(request, "ONNX", graph, columns, source=source, remark=remark)
-    opened = open_module(request, "ONNX", graph)
+    result = open_module(request, "ONNX", graph)
     if source is None:
-        return replace(opened, note=f"{opened.note.removesuffix('.')}; {remark}.")
-    return compare_with_source(request, opened, source)
+        return replace(result, note=f"{result.note.removesuffix('.')}; {remark}.")
+    return compare_with_source(request, result, source)
 
 
 def list_names(file: ModelFile) -> list[str] | None:

@@ -163,14 +163,14 @@ def _convert_histogram_boosting(model: Any) -> FittedTrees:
 
 
 def _split_by_histogram(nodes: Any, sets: Any) -> GoesLeft:
-    def goes(node: int, numbers: Floats) -> npt.NDArray[np.bool_]:
+    def goes_left(node: int, numbers: Floats) -> npt.NDArray[np.bool_]:
         split, sides = nodes[node], numbers <= nodes[node]["num_threshold"]
         if split["is_categorical"]:
             category = np.nan_to_num(numbers, nan=0.0).astype(np.int64)
             sides = ((sets[split["bitset_idx"]][category // 32] >> (category % 32).astype(np.uint32)) & 1).astype(bool)
         return np.where(np.isnan(numbers), bool(split["missing_go_to_left"]), sides)
 
-    return goes
+    return goes_left
 
 
 _TREE_EXTRACTORS: dict[str, Callable[[Any], FittedTrees]] = {

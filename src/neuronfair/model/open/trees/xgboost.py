@@ -158,13 +158,13 @@ def extract_trees(model: Any) -> FittedTrees:
 
 
 def _split_by_sets(sets: dict[int, set[int]], missing: npt.NDArray[np.bool_], otherwise: GoesLeft) -> GoesLeft:
-    def goes(node: int, values: Floats) -> npt.NDArray[np.bool_]:
+    def goes_left(node: int, values: Floats) -> npt.NDArray[np.bool_]:
         if node not in sets:
             return otherwise(node, values)
         chosen = np.isin(values, list(sets[node]))  # those of the set go right
         return np.where(np.isnan(values), missing[node], ~chosen)
 
-    return goes
+    return goes_left
 
 
 # XGBoost trusts its file: it reads, or writes, an index beyond an array in foreign memory.
