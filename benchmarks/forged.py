@@ -28,7 +28,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.weights import fingerprint
-from neuronfair.proof.certificate import AxisCodes, Certificate, CertifiedBoxes, known_by, write
+from neuronfair.proof.certificate import AxisCodes, Certificate, CertifiedBoxes, fingerprint_model, write_certificate
 from neuronfair.proof.checker.check import check
 from neuronfair.proof.problem import build_problem
 from neuronfair.proof.prove import ProofProgress, prove
@@ -59,7 +59,9 @@ def right(boxes: int, seconds: float) -> Certificate:
 
     proof = prove(problem, seconds=seconds, progress=stop)
     axes = tuple(AxisCodes.of(axis, domain.names[axis.column]) for axis in problem.space.axes)
-    return Certificate(domain, problem.decision, "", known_by(fingerprint(network.module), network.module), axes, proof)
+    return Certificate(
+        domain, problem.decision, "", fingerprint_model(fingerprint(network.module), network.module), axes, proof
+    )
 
 
 def with_boxes(certificate: Certificate, **columns: object) -> Certificate:
@@ -109,7 +111,7 @@ def whole(boxes: CertifiedBoxes, box: int) -> bool:
 def one_box(certificate: Certificate) -> Certificate:
     """Claim of everybody at once that no decision flips: it would have to be cut into very many parts."""
     high = np.array([[len(axis) - 1 for axis in certificate.axes]], dtype=np.int32)
-    return with_boxes(certificate, low=high * 0, high=high, fair=[certificate.proof.people], discriminatory=[0])
+    return with_boxes(certificate, low=high * 0, high=high, fair=[certificate.proof.record_count], discriminatory=[0])
 
 
 def reworded(certificate: Certificate, pattern: str, by: str) -> Certificate:
@@ -152,7 +154,7 @@ DIGITS = ("٣", "+5", " 5", "5_0", "1e3", "007", "-1", "５", "0x5", "5.0", "") 
 
 def digits(certificate: Certificate, path: Path, text: str) -> None:
     """Write a certificate in which a count is written otherwise."""
-    write(path, certificate)
+    write_certificate(path, certificate)
     table = pq.read_table(path)
     fair = table["fair"].to_pylist()
     fair[-1] = text
@@ -191,7 +193,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "certificate.parquet"
         made: dict[str, Callable[[], None]] = {
-            **{name: (lambda f=f: write(path, f(certificate))) for name, f in FORGERIES.items()},  # type: ignore[misc]
+            **{name: (lambda f=f: write_certificate(path, f(certificate))) for name, f in FORGERIES.items()},  # type: ignore[misc]
             **{f"count {t!r}": (lambda t=t: digits(certificate, path, t)) for t in DIGITS},  # type: ignore[misc]
         }
         for name, make in made.items():

@@ -113,7 +113,7 @@ def measured(name: str, seconds: float, device: str, order: Any) -> dict[str, An
     if fresh is not None:
         figures["fresh"] = [100 * fresh.certified_fair.share, 100 * fresh.certified_discriminatory.share]
     counts = proof.fair, proof.discriminatory, proof.undecided
-    figures["space"] = [100 * count / proof.people for count in counts]
+    figures["space"] = [100 * count / proof.record_count for count in counts]
     return figures
 
 

@@ -78,10 +78,10 @@ def main() -> None:
     numbers = TableEncoding.of(table.domain).encode(table.rows).numpy()
     score = np.asarray(trees.eval(numbers)).ravel()
     print("largest difference of scores:", np.abs(score - model.predict(numbers, output_margin=True)).max())
-    grower = RegionGrower(problem, records.points)
+    grower = RegionGrower(problem, records.row_points)
     begun, boxes = time.process_time(), []
     for row in range(options.rows):
-        box = grower.grow(records.points[row], fair=True)
+        box = grower.grow(records.row_points[row], fair=True)
         boxes += [] if box is None else [box]
     print(f"grown: {len(boxes)} regions around {options.rows} rows in {time.process_time() - begun:.1f} s")
     begun = time.process_time()

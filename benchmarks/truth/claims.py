@@ -71,15 +71,15 @@ def held(seed: int, *, kind: str | None = None, people: int = 50_000, steps: int
     certified = proof.certified
     told = truth_of(certified, problem.space, truth)
     wrong = [] if told.covered else ["its boxes do not cover the domain once"]
-    if not proof.people == truth.people == case.domain.count:
-        wrong.append(f"{proof.people} people instead of {truth.people}")
+    if not proof.record_count == truth.people == case.domain.count:
+        wrong.append(f"{proof.record_count} people instead of {truth.people}")
     wrong += [
         f"box {box} claims {certified.fair[box]} fair and {certified.discriminatory[box]} not, in truth "
         f"{told.fair[box]} and {told.discriminatory[box]}, of whom near a boundary "
         f"{told.near_fair[box]} and {told.near_discriminatory[box]}"
         for box in told.wrong(certified).tolist()
     ]
-    share = (proof.fair + proof.discriminatory) / proof.people
+    share = (proof.fair + proof.discriminatory) / proof.record_count
     assert proof.state is not None
     evidence = Evidence(problem, proof.state)
     decided, contradicted = _contradicted(evidence, truth, _drawn(case.domain, LOOKED_AT, seed))

@@ -59,7 +59,7 @@ def truth(model, domain, decision, where=lambda rows: rows[:, 0] >= 0):
 
 
 def figures(proof):
-    return proof.people, proof.fair, proof.discriminatory
+    return proof.record_count, proof.fair, proof.discriminatory
 
 
 def tiles(problem, proof):

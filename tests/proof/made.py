@@ -17,8 +17,15 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.forest import Forest
 from neuronfair.model.network import Network
 from neuronfair.model.weights import fingerprint
-from neuronfair.proof.certificate import AxisCodes, Certificate, CertifiedBoxes, Proof, known_by, write
-from neuronfair.proof.checker.trees import fingerprint_of_trees
+from neuronfair.proof.certificate import (
+    AxisCodes,
+    Certificate,
+    CertifiedBoxes,
+    Proof,
+    fingerprint_model,
+    write_certificate,
+)
+from neuronfair.proof.checker.trees import fingerprint_trees
 from neuronfair.searches.evaluate import evaluate
 
 DOMAIN = """
@@ -123,7 +130,9 @@ def certificate_of(
     fair, flips = ([int(table[box].sum()) for box in boxes] for table in (alike, not_alike))
     boxes = CertifiedBoxes(low, high, fair, flips)
     proof = Proof(sum(fair) + sum(flips), sum(fair), sum(flips), len(low), 1.5, boxes)
-    known = known_by(fingerprint(model.module), model.module) if numbers is None else fingerprint_of_trees(numbers)
+    known = (
+        fingerprint_model(fingerprint(model.module), model.module) if numbers is None else fingerprint_trees(numbers)
+    )
     return Certificate(domain, decision, "", known, axes, proof)
 
 
@@ -136,5 +145,5 @@ def with_boxes(certificate: Certificate, **changes: object) -> Certificate:
 
 def written(folder: Path, certificate: Certificate) -> Path:
     path = folder / "certificate.parquet"
-    write(path, certificate)
+    write_certificate(path, certificate)
     return path

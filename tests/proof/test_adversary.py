@@ -24,7 +24,7 @@ from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import ModelError
 from neuronfair.model.open import wrap_model
 from neuronfair.proof import problem
-from neuronfair.proof.certificate import AxisCodes, Certificate, known_by
+from neuronfair.proof.certificate import AxisCodes, Certificate, fingerprint_model
 from neuronfair.proof.checker.check import check
 from neuronfair.proof.prove import prove
 from tests.proof.made import written
@@ -363,10 +363,10 @@ def assert_refused_or_right(opened, decide, why, monkeypatch, tmp_path):
     subject = problem.build_problem(opened, DOMAIN)
     proof = prove(subject, seconds=2)
     flips = flips_of(decide)
-    assert proof.discriminatory <= flips.sum() <= proof.people - proof.fair
+    assert proof.discriminatory <= flips.sum() <= proof.record_count - proof.fair
     assert false_boxes(subject, proof, flips) == 0
     axes = tuple(AxisCodes.of(axis, DOMAIN.names[axis.column]) for axis in subject.space.axes)
-    known = known_by(opened.fingerprint, opened.module)
+    known = fingerprint_model(opened.fingerprint, opened.module)
     found = check(written(tmp_path, Certificate(DOMAIN, subject.decision, "", known, axes, proof)), opened)
     assert (found.fair, found.discriminatory) == (proof.fair, proof.discriminatory)
 

@@ -13,7 +13,7 @@ import torch
 
 from neuronfair.domain.schema.toml import format_domain
 from neuronfair.proof.bounds.space import Axis
-from neuronfair.proof.certificate import AxisCodes, CertificateError, read
+from neuronfair.proof.certificate import AxisCodes, CertificateError, read_certificate
 from tests.proof.made import certificate_of, domain_of, network_of, written
 
 
@@ -26,12 +26,14 @@ def certificate():
 def test_what_is_written_is_read_again(certificate, tmp_path):
     big = 10**40  # more people than any machine's number holds
     boxes = replace(certificate.proof.certified, fair=[big, *certificate.proof.certified.fair[1:]])
-    said = replace(certificate, where="age >= 21", proof=replace(certificate.proof, certified=boxes, people=3 * big))
-    back = read(written(tmp_path, said))
+    said = replace(
+        certificate, where="age >= 21", proof=replace(certificate.proof, certified=boxes, record_count=3 * big)
+    )
+    back = read_certificate(written(tmp_path, said))
     assert format_domain(back.domain) == format_domain(said.domain)
     for name in ("decision", "where", "fingerprint", "axes", "version"):
         assert getattr(back, name) == getattr(said, name)
-    for name in ("people", "fair", "discriminatory", "boxes", "seconds"):
+    for name in ("record_count", "fair", "discriminatory", "boxes", "seconds"):
         assert getattr(back.proof, name) == getattr(said.proof, name)
     assert back.proof.certified.fair == boxes.fair
     assert back.proof.certified.discriminatory == boxes.discriminatory
@@ -115,7 +117,7 @@ def test_a_file_that_is_not_as_it_must_be_is_refused(certificate, tmp_path, colu
     path = written(tmp_path, certificate)
     spoilt(path, columns, **note)
     with pytest.raises(CertificateError, match=why) as refused:
-        read(path)
+        read_certificate(path)
     assert str(path) in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -136,5 +138,5 @@ def test_a_file_that_is_no_certificate_is_refused(certificate, tmp_path):
             (tmp_path / name).write_bytes(content)
     for name in ("text.parquet", "cut.parquet", "no.parquet", "plain.parquet", "deep.parquet"):
         with pytest.raises(CertificateError, match=name) as refused:
-            read(tmp_path / name)
+            read_certificate(tmp_path / name)
         assert "\n" not in str(refused.value)

@@ -246,7 +246,7 @@ def test_a_certificate_of_many_workers_holds(tmp_path):
     report = proved(tmp_path, Serial(3))
     assert report.complete
     found = check(tmp_path / CERTIFICATE, OPENED)
-    assert (found.people, found.fair, found.discriminatory) == TRUTH
+    assert (found.record_count, found.fair, found.discriminatory) == TRUTH
     assert not (tmp_path / SHARDS).exists()
 
 

@@ -118,5 +118,5 @@ def test_a_worker_and_a_machine_are_killed(tmp_path, machines, monkeypatch):
     counts = (report.people.count, report.proved_fair.count, report.proved_discriminatory.count)
     assert tuple(map(int, counts)) == true
     found = check(tmp_path / "run" / CERTIFICATE, opened)
-    assert (found.people, found.fair, found.discriminatory) == true
+    assert (found.record_count, found.fair, found.discriminatory) == true
     assert not (tmp_path / "run" / SHARDS).exists()

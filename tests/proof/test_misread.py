@@ -245,7 +245,7 @@ def test_preprocessing_that_was_only_asked_is_not_proved_by_bounds(kind):
     assert (problem.bounder is not None) == (kind == "known")
     if kind == "known":
         proof = prove(problem, seconds=20)
-        assert proof.discriminatory <= truth(opened.model.double(), domain) <= proof.people - proof.fair
+        assert proof.discriminatory <= truth(opened.model.double(), domain) <= proof.record_count - proof.fair
         return
     with pytest.raises(Unprovable, match="has unknown code"):
         _refused(opened, domain)

@@ -138,7 +138,7 @@ def test_what_a_model_is_not_given_is_proved_at_once(kind):
         model = lambda table: (table.x0 * table.x1 > table.x2).to_numpy(dtype=float)  # noqa: E731
     problem = build_problem(wrap_model(model, domain, rows), domain)
     proof = prove(problem, seconds=60)
-    assert (proof.people, proof.fair, proof.boxes) == (2 * 10**12, 2 * 10**12, 0)
+    assert (proof.record_count, proof.fair, proof.boxes) == (2 * 10**12, 2 * 10**12, 0)
 
 
 def test_what_a_network_has_no_weight_for_is_proved_at_once():

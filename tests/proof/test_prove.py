@@ -75,7 +75,7 @@ def test_a_proof_that_is_stopped_and_goes_on(monkeypatch, step):
     assert not part.complete
     assert steps == step
     assert tiles(problem, part)
-    assert part.people == people
+    assert part.record_count == people
     assert part.fair <= fair
     assert part.discriminatory <= flips
     assert part.undecided == people - part.fair - part.discriminatory
@@ -129,7 +129,7 @@ def test_without_time_nothing_is_proved():
     problem = build_problem(network_of(domain, 2), domain)
     proof = prove(problem, seconds=0)
     assert (proof.boxes, proof.discriminatory) == (0, 0)
-    assert proof.people == domain.count
+    assert proof.record_count == domain.count
     assert proof.fair == 0
     assert tiles(problem, proof)
 
@@ -253,7 +253,7 @@ def test_scores_of_a_black_box_on_the_limit(decision):
     box = BlackBox(lambda rows: (rows[:, 0] + rows[:, 2] * (rows[:, 1] - 1)).double(), domain)
     proof = prove(build_problem(box, domain, decision=decision))
     assert figures(proof) == truth(box, domain, decision)
-    assert 0 < proof.discriminatory < proof.people
+    assert 0 < proof.discriminatory < proof.record_count
 
 
 def test_a_black_box_of_many_places_is_cut_before_it_is_asked(monkeypatch):

@@ -19,7 +19,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.open import OpenedModel
 from neuronfair.model.weights import fingerprint
 from neuronfair.proof.bounds import margins
-from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError, CertifiedBoxes, known_by
+from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError, CertifiedBoxes, fingerprint_model
 from neuronfair.proof.checker.check import check
 from neuronfair.proof.problem import build_problem, locate_rows
 from neuronfair.proof.prove import prove
@@ -138,6 +138,6 @@ def test_rounding_of_probabilities_is_no_proof(kind, monkeypatch, tmp_path):
     careless = build_problem(network, domain, decision=decision)
     proof = prove(careless, seconds=5)
     axes = (AxisCodes.of(careless.space.axes[0], "a0"),)
-    known = known_by(fingerprint(network.module), network.module)
+    known = fingerprint_model(fingerprint(network.module), network.module)
     with pytest.raises(CertificateError, match="could be verified"):
         check(written(tmp_path, Certificate(domain, decision, "", known, axes, proof)), network)

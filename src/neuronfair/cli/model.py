@@ -331,14 +331,14 @@ def format_decision(decision: Decision) -> str:
 def _check_certificate(path: Path, model_options: ModelOptions, table: AuditInput | None, console: Console) -> Json:
     """Check a certificate and return its counts; one that does not hold ends with exit status 1."""
     from neuronfair.audits.inputs import draw_records
-    from neuronfair.proof.certificate import CertificateError, read
+    from neuronfair.proof.certificate import CertificateError, read_certificate
     from neuronfair.proof.checker.check import check
     from neuronfair.render.terminal import progress_bar
 
     if not path.is_file():
         raise NeuronFairError(f"--check {path}: there is no such file")
     try:
-        certificate = read(path)
+        certificate = read_certificate(path)
         opened_model = model_options.source.open(draw_records(certificate.domain))
         decision, certified = format_decision(opened_model.decision), format_decision(certificate.decision)
         if decision != certified:
@@ -354,7 +354,7 @@ def _check_certificate(path: Path, model_options: ModelOptions, table: AuditInpu
     condition = f"where {certificate.where} " if certificate.where else ""
     console.print(
         f"Verified: {plural(result.boxes, 'box', 'boxes')} hold for this model and the decision {certified}. Of "
-        f"{plural(result.people, 'record')} {condition}the decision does not depend on "
+        f"{plural(result.record_count, 'record')} {condition}the decision does not depend on "
         f"{listing(certificate.domain.sensitive)} for {result.fair:,} at least, and does for "
         f"{result.discriminatory:,} at least."
     )
@@ -363,7 +363,7 @@ def _check_certificate(path: Path, model_options: ModelOptions, table: AuditInpu
             "The records are those of the input schema in the certificate. Name your table or domain file to compare "
             "it."
         )
-    counts = map(str, (result.people, result.fair, result.discriminatory))
+    counts = map(str, (result.record_count, result.fair, result.discriminatory))
     keys = ("people", "proved_fair", "proved_discriminatory")
     return {"verified": True, **dict(zip(keys, counts, strict=True)), "boxes": result.boxes}
 

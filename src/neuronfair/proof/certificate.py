@@ -45,7 +45,7 @@ class CertifiedBoxes:
 class Proof:
     """For how many records of a region the decision does not flip, for how many it does; the others are undecided."""
 
-    people: int  # valid rows of the region, exactly
+    record_count: int  # valid rows of the region, exactly
     fair: int
     discriminatory: int
     boxes: int  # that were bounded
@@ -57,7 +57,7 @@ class Proof:
     @property
     def undecided(self) -> int:
         """The number of undecided records."""
-        return self.people - self.fair - self.discriminatory
+        return self.record_count - self.fair - self.discriminatory
 
     @property
     def complete(self) -> bool:
@@ -65,11 +65,11 @@ class Proof:
         return self.undecided == 0
 
 
-_KNOWN = {"torch", "neuronfair", "builtins"}  # whose classes hold no code of the user's
+_TRUSTED_PACKAGES = {"torch", "neuronfair", "builtins"}  # whose classes hold no code of the user's
 FORMAT = 2
-OLD = 1  # the format whose fingerprints were of computed numbers
-DIGITS = 4000  # of a number of records: Python reads no longer ones
-_NUMBER = re.compile(rf"0|[1-9][0-9]{{0,{DIGITS - 1}}}")
+OLD_FORMAT = 1  # the format whose fingerprints were of computed numbers
+MAX_DIGITS = 4000  # of a number of records: Python reads no longer ones
+_COUNT_PATTERN = re.compile(rf"0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}}")
 CodeRange = tuple[int, int]  # codes from one to another, both included
 
 
@@ -93,13 +93,13 @@ class AxisCodes:
         """Return what an axis of the prover says."""
         if axis.linear:
             return AxisCodes(column, True, (((int(axis.codes[0]), int(axis.codes[-1])),),))
-        place = axis.position_of_code.cpu().numpy()
-        starts = np.flatnonzero(np.diff(place, prepend=-2))
-        ends = np.append(starts[1:], len(place)) - 1
+        position_of_code = axis.position_of_code.cpu().numpy()
+        starts = np.flatnonzero(np.diff(position_of_code, prepend=-2))
+        run_ends = np.append(starts[1:], len(position_of_code)) - 1
         runs: list[list[CodeRange]] = [[] for _ in range(len(axis))]
-        for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
-            if place[first] >= 0:
-                runs[place[first]].append((first, last))
+        for first, last in zip(starts.tolist(), run_ends.tolist(), strict=True):
+            if position_of_code[first] >= 0:
+                runs[position_of_code[first]].append((first, last))
         return AxisCodes(column, False, tuple(map(tuple, runs)))
 
 
@@ -116,31 +116,32 @@ class Certificate:
     version: str = __version__
 
 
-def known_by(stored: str, module: nn.Module | None) -> str:
+def fingerprint_model(stored: str, module: nn.Module | None) -> str:
     """Return what a certificate knows a model by: the digest of its stored numbers, and of its own Python code.
 
     The same weights in a class with another forward() are another model. Classes of torch and of this package have no
     code of the user's.
     """
-    code = {_source(function) for part in (module.modules() if module is not None else ()) for function in _own(part)}
-    return hashlib.sha256("\0".join([stored, *sorted(code)]).encode()).hexdigest() if code else stored
+    modules = [] if module is None else list(module.modules())
+    sources = {_read_source(function) for part in modules for function in _list_user_code(part)}
+    return hashlib.sha256("\0".join([stored, *sorted(sources)]).encode()).hexdigest() if sources else stored
 
 
-def _own(part: nn.Module) -> list[Any]:
+def _list_user_code(module: nn.Module) -> list[Any]:
     """Return the classes and functions of a part of a network that are not torch's."""
-    replaced = [value for value in vars(part).values() if inspect.isroutine(value)]
-    kinds = [kind for kind in type(part).__mro__ if kind.__module__.partition(".")[0] not in _KNOWN]
-    return [*kinds, *replaced]
+    routines = [value for value in vars(module).values() if inspect.isroutine(value)]
+    classes = [kind for kind in type(module).__mro__ if kind.__module__.partition(".")[0] not in _TRUSTED_PACKAGES]
+    return [*classes, *routines]
 
 
-def _source(function: Any) -> str:
+def _read_source(function: Any) -> str:
     try:
         return inspect.getsource(function)
     except (TypeError, OSError):  # typed in, or compiled: known by its name only
         return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(type(function)))}"
 
 
-def write(path: Path, certificate: Certificate) -> None:
+def write_certificate(path: Path, certificate: Certificate) -> None:
     """Write a certificate, whole or not at all."""
     proof = certificate.proof
     boxes = proof.certified
@@ -157,7 +158,7 @@ def write(path: Path, certificate: Certificate) -> None:
         "where": certificate.where,
         "fingerprint": certificate.fingerprint,
         "axes": [{"column": a.column, "linear": a.linear, "codes": a.runs} for a in certificate.axes],
-        "people": str(proof.people),
+        "people": str(proof.record_count),
         "fair": str(proof.fair),
         "discriminatory": str(proof.discriminatory),
         "boxes": proof.boxes,
@@ -167,7 +168,7 @@ def write(path: Path, certificate: Certificate) -> None:
 
 
 @dataclass(frozen=True)
-class _Form:
+class _FormatNote:
     format: int = 0
 
 
@@ -179,17 +180,17 @@ class _AxisNote:
     linear: bool
     codes: tuple[tuple[CodeRange, ...], ...]
 
-    def checked(self, domain: TableDomain) -> AxisCodes:
+    def to_axis(self, domain: TableDomain) -> AxisCodes:
         """Return the axis; its places must hold different codes. Whether they hold all, the checker asks."""
         size = domain.attributes[domain.column(self.column)].size
-        runs = sorted(run for place in self.codes for run in place)
+        runs = sorted(run for runs_of_position in self.codes for run in runs_of_position)
         if not all(self.codes) or not runs or (self.linear and (len(self.codes), len(runs)) != (1, 1)):
             raise ValueError(f"the places of '{self.column}' are not said")
-        after = -1
+        previous = -1
         for first, last in runs:
-            if not after < first <= last < size:
+            if not previous < first <= last < size:
                 raise ValueError(f"a place of '{self.column}' holds codes that another holds, or that it does not have")
-            after = last
+            previous = last
         return AxisCodes(self.column, self.linear, self.codes)
 
 
@@ -210,17 +211,17 @@ class _Note:
     seconds: float
 
 
-def read(path: Path) -> Certificate:
+def read_certificate(path: Path) -> Certificate:
     """Read a certificate; what is not as it must be is refused. Whether its claims are true is for `check` to say."""
     try:
         columns, text = read_columns(path)
         check_size(len(text), path, times=TREE_FACTOR)
-        form = decoded(text or "{}", _Form).format
-        if form == OLD:
+        form = decoded(text or "{}", _FormatNote).format
+        if form == OLD_FORMAT:
             raise ValueError("an older version of neuronfair wrote it. Prove again with neuronfair certify")
         if form != FORMAT:
             raise ValueError(f"it says nothing of itself, or not in format {FORMAT}")
-        return _certificate(columns, decoded(text, _Note))
+        return _build_certificate(columns, decoded(text, _Note))
     except RunError as error:
         raise CertificateError(f"{error}. Expected a certificate of neuronfair certify") from None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, DomainError) as error:
@@ -228,34 +229,34 @@ def read(path: Path) -> Certificate:
         raise CertificateError(f"{path}: is no certificate, or damaged: {missing}") from None
 
 
-def _certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: _Note) -> Certificate:
+def _build_certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: _Note) -> Certificate:
     domain = parse_domain(note.domain)
-    axes = tuple(axis.checked(domain) for axis in note.axes)
-    found = [columns[f"{end}_{i}"] for end in ("low", "high") for i in range(len(axes))]
-    ends = [end for end in found if not isinstance(end, Texts)]
+    axes = tuple(axis.to_axis(domain) for axis in note.axes)
+    bound_columns = [columns[f"{end}_{i}"] for end in ("low", "high") for i in range(len(axes))]
+    bounds = [end for end in bound_columns if not isinstance(end, Texts)]
     fair, discriminatory = columns["fair"], columns["discriminatory"]
-    right = len(ends) == 2 * len(axes) == len(columns) - 2
-    if not right or not isinstance(fair, Texts) or not isinstance(discriminatory, Texts):
+    is_complete = len(bounds) == 2 * len(axes) == len(columns) - 2
+    if not is_complete or not isinstance(fair, Texts) or not isinstance(discriminatory, Texts):
         raise ValueError("its columns are not low_0, …, high_0, …, fair and discriminatory, of numbers and of texts")
-    low, high = np.array(ends, dtype=np.int32).reshape(2, len(axes), len(fair.places)).transpose(0, 2, 1)
+    low, high = np.array(bounds, dtype=np.int32).reshape(2, len(axes), len(fair.places)).transpose(0, 2, 1)
     sizes = np.array([len(axis) for axis in axes])
-    wrong = np.flatnonzero(((low < 0) | (low > high) | (high >= sizes)).any(1))
-    if len(wrong):
-        raise ValueError(f"box {wrong[0] + 1} does not lie between its first and its last place")
-    certified = CertifiedBoxes(low, high, _numbers(fair), _numbers(discriminatory))
+    invalid = np.flatnonzero(((low < 0) | (low > high) | (high >= sizes)).any(1))
+    if len(invalid):
+        raise ValueError(f"box {invalid[0] + 1} does not lie between its first and its last place")
+    certified = CertifiedBoxes(low, high, _parse_counts(fair), _parse_counts(discriminatory))
     if min(note.boxes, note.seconds) < 0:
         raise ValueError("its boxes or seconds are below 0")
-    people, alike, not_alike = map(_whole, (note.people, note.fair, note.discriminatory))
-    proof = Proof(people, alike, not_alike, note.boxes, note.seconds, certified)
+    record_count, fair_count, discriminatory_count = map(_parse_count, (note.people, note.fair, note.discriminatory))
+    proof = Proof(record_count, fair_count, discriminatory_count, note.boxes, note.seconds, certified)
     return Certificate(domain, note.decision, note.where, note.fingerprint, axes, proof, note.version)
 
 
-def _numbers(column: Texts) -> list[int]:
-    known = [_whole(text) for text in column.known]
-    return [known[place] for place in column.places.tolist()]
+def _parse_counts(column: Texts) -> list[int]:
+    counts = [_parse_count(text) for text in column.known]
+    return [counts[index] for index in column.places.tolist()]
 
 
-def _whole(text: str) -> int:
-    if not _NUMBER.fullmatch(text):
+def _parse_count(text: str) -> int:
+    if not _COUNT_PATTERN.fullmatch(text):
         raise ValueError(f"'{text[:40]}' is no number of people")
     return int(text)

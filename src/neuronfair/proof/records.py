@@ -82,7 +82,7 @@ class ProofRecords:
     def guides(self) -> GuideSource:
         """The guides of a proof about these records."""
         leads = self.order == "records"
-        points = self.points[self.in_region]
+        points = self.row_points[self.in_region]
         return GuideSource(points, self._draw_points if leads and self.population is not None else None, leads)
 
     @cached_property
@@ -97,10 +97,10 @@ class ProofRecords:
     @cached_property
     def in_region(self) -> Tensor:
         """Which of these are records of the domain: bool (n,)."""
-        return self.meets_conditions & self.exact & (self.points >= 0).all(1)
+        return self.meets_conditions & self.exact & (self.row_points >= 0).all(1)
 
     @cached_property
-    def points(self) -> Tensor:
+    def row_points(self) -> Tensor:
         """The points of the rows, (n, axes); -1 for a row outside the region."""
         return locate_rows(self.problem, self.rows)
 
@@ -130,18 +130,20 @@ class ProofRecords:
     def status(self, evidence: Evidence) -> Tensor:
         """Return the status of each row; rows that are no records of the region are undecided."""
         status = torch.full((len(self.rows),), UNDECIDED, dtype=torch.int8)
-        status[self.in_region] = evidence.find_guide_status(self.points[self.in_region].to(self.problem.device)).cpu()
+        status[self.in_region] = evidence.find_guide_status(
+            self.row_points[self.in_region].to(self.problem.device)
+        ).cpu()
         return status
 
     def _count_without_twin(self) -> int:
         records = self.problem.records.to(torch.device("cpu"))
-        owner = CutTree(records.cuts).find_owners(records.node, self.points[self.in_region])
+        owner = CutTree(records.cuts).find_owners(records.node, self.row_points[self.in_region])
         return int((records.valid[records.pattern].sum(1)[owner] < 2).sum())
 
     @cached_property
     def fresh_points(self) -> Tensor:
         """The points of fresh records in the region: none without a population model."""
-        parts, drawn_count, values = [self.points[:0]], 0, len(self.problem.domain.sensitive_values)
+        parts, drawn_count, values = [self.row_points[:0]], 0, len(self.problem.domain.sensitive_values)
         count = FRESH_RECORDS
         if values > MANY_VALUES:
             count = max(min(MIN_FRESH_RECORDS, count), count * MANY_VALUES // values)
@@ -289,8 +291,8 @@ def check_against_model(
         original, limit = BlackBox(model.original, inner.encoding), min(MAX_ORIGINAL_RECORDS, max_records)
         models.append((original, FLOAT32_TOLERANCE, limit))
     claims = _Claims(problem, proof.certified, Evidence(problem, proof.state))
-    drawn = [EvaluatedRecords("drawn at random", claims.draw_rows(max_records))] if draw else []
-    for records in (*extra, *drawn):
+    random_records = [EvaluatedRecords("drawn at random", claims.draw_rows(max_records))] if draw else []
+    for records in (*extra, *random_records):
         rows = records.rows.cpu().long()
         rows = rows[torch.from_numpy(np.random.default_rng(0).permutation(len(rows))[:max_records])]
         claimed = claims.select_certified(rows)

@@ -28,7 +28,7 @@ class RegionGrower:
     """Grows a certified box around a record, towards where most of the records at `points` are."""
 
     problem: Problem
-    points: Tensor  # (n, axes)
+    row_points: Tensor  # (n, axes)
 
     def grow(self, point: Tensor, *, fair: bool) -> Boxes | None:
         """Return a box around a point in which no decision flips, or every one does; None if that is not proved.
@@ -120,9 +120,11 @@ class RegionGrower:
     def _records_before(self) -> Tensor:
         """How many records stand before each position of each axis: (axes, most positions + 1)."""
         axes = self.problem.space.axes
-        records_before = torch.zeros(len(axes), max(map(len, axes)) + 1, dtype=torch.float64, device=self.points.device)
+        records_before = torch.zeros(
+            len(axes), max(map(len, axes)) + 1, dtype=torch.float64, device=self.row_points.device
+        )
         for axis_index, axis in enumerate(axes):
-            counts = torch.bincount(self.points[:, axis_index], minlength=len(axis))
+            counts = torch.bincount(self.row_points[:, axis_index], minlength=len(axis))
             records_before[axis_index, 1 : len(axis) + 1] = counts.cumsum(0)
         return records_before
 
@@ -135,7 +137,7 @@ def find_region(records: ProofRecords, row: int) -> Region | None:
         raise DomainError(f"row {row:,} of {records.name} is no record of the region that is certified")
     grower = _make_grower(records)
     for depends in (False, True):
-        box = grower.grow(records.points[row - 1].to(records.problem.device), fair=not depends)
+        box = grower.grow(records.row_points[row - 1].to(records.problem.device), fair=not depends)
         if box is not None:
             return _describe_region(records, grower, box, depends=depends)
     return None
@@ -159,7 +161,7 @@ def find_largest_regions(records: ProofRecords, evidence: Evidence) -> list[Regi
 
 
 def _make_grower(records: ProofRecords) -> RegionGrower:
-    return RegionGrower(records.problem, records.points[records.in_region].to(records.problem.device))
+    return RegionGrower(records.problem, records.row_points[records.in_region].to(records.problem.device))
 
 
 def _describe_region(records: ProofRecords, grower: RegionGrower, box: Boxes, *, depends: bool) -> Region:
@@ -167,7 +169,7 @@ def _describe_region(records: ProofRecords, grower: RegionGrower, box: Boxes, *,
     _, pieces, pattern = grower.cut_by_rules(box)
     size = Part.of(sum(problem.records.count(problem.space, pieces, pattern)), problem.count)
     cpu_box = box.to(torch.device("cpu"))
-    row_count = int(cpu_box.contain(records.points[records.in_region]).sum())
+    row_count = int(cpu_box.contain(records.row_points[records.in_region]).sum())
     rows = RecordPart.of(row_count, int(records.meets_conditions.sum())) if len(records.rows) else None
     fresh_points = records.fresh_points
     fresh = estimate_share(int(cpu_box.contain(fresh_points).sum()), len(fresh_points)) if len(fresh_points) else None

@@ -25,14 +25,14 @@ class Part:
     share: float  # of all records that the proof is about; 1 and 0 only if it is all or none of them
 
     @staticmethod
-    def of(count: int, people: int) -> Part:
+    def of(count: int, total: int) -> Part:
         """Return a number of records and the share that they are.
 
         >>> Part.of(10**20 - 1, 10**20)
         Part(count='99999999999999999999', share=0.9999999999999999)
         """
-        share = count / people if people else 0.0
-        if count < people:
+        share = count / total if total else 0.0
+        if count < total:
             share = min(share, math.nextafter(1.0, 0.0))
         return Part(str(count), max(share, math.ulp(0.0)) if count else 0.0)
 

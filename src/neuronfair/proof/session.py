@@ -19,7 +19,7 @@ from neuronfair.formatting import percent
 from neuronfair.limits import check_size
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import OpenedModel
-from neuronfair.proof.certificate import AxisCodes, Certificate, Proof, known_by, write
+from neuronfair.proof.certificate import AxisCodes, Certificate, Proof, fingerprint_model, write_certificate
 from neuronfair.proof.distributed import prove_together, recover_state
 from neuronfair.proof.problem import Problem, build_problem
 from neuronfair.proof.prove import ProofProgress, prove
@@ -103,10 +103,10 @@ class ProofRun:
         """Write the certificate and the metrics, which the last state could give again."""
         names = problem.domain.names
         axes = tuple(AxisCodes.of(axis, names[axis.column]) for axis in problem.space.axes)
-        fingerprint = known_by(model.fingerprint, model.module)
+        fingerprint = fingerprint_model(model.fingerprint, model.module)
         certificate = Certificate(problem.domain, problem.decision, problem.condition, fingerprint, axes, proof)
         with writing(self.folder):
-            write(self.folder / CERTIFICATE, certificate)
+            write_certificate(self.folder / CERTIFICATE, certificate)
             with replace_file(self.folder / METRICS) as temporary:
                 temporary.write_bytes(seal(asdict(report)))
 
@@ -168,10 +168,10 @@ def _report_proof(
         sensitive=problem.domain.sensitive,
         where=problem.condition,
         decision=problem.decision,
-        people=Part.of(proof.people, problem.domain.count),
-        proved_fair=Part.of(proof.fair, proof.people),
-        proved_discriminatory=Part.of(proof.discriminatory, proof.people),
-        undecided=Part.of(proof.undecided, proof.people),
+        people=Part.of(proof.record_count, problem.domain.count),
+        proved_fair=Part.of(proof.fair, proof.record_count),
+        proved_discriminatory=Part.of(proof.discriminatory, proof.record_count),
+        undecided=Part.of(proof.undecided, proof.record_count),
         boxes=proof.boxes,
         seconds=proof.seconds,
         complete=proof.complete,

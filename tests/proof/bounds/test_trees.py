@@ -237,7 +237,7 @@ def test_a_proof_says_exactly_who_is_decided_otherwise(case: str, monkeypatch: p
     family = family[DOMAIN.valid(family[:, 0])]
     scores = CASES[case][0].scores(family.flatten(0, 1)).view(len(family), 6, -1)
     flips = decision.splits(scores, torch.ones(len(family), 5, dtype=torch.bool))
-    assert proof.people == 6 * len(family) == DOMAIN.count
+    assert proof.record_count == 6 * len(family) == DOMAIN.count
     assert proof.complete
     assert proof.discriminatory == 6 * int(flips.sum())
 

@@ -15,8 +15,8 @@ from neuronfair.model.forest import FittedTrees, Tree, build_forest
 from neuronfair.model.network import Network
 from neuronfair.proof.certificate import AxisCodes, CertificateError
 from neuronfair.proof.checker import check as check_claims
-from neuronfair.proof.checker.check import _bounds, check, proved
-from neuronfair.proof.checker.region import FeatureLayout, checked_region, signed
+from neuronfair.proof.checker.check import _build_bounds, check, prove_claims
+from neuronfair.proof.checker.region import FeatureLayout, build_checked_region, build_margins
 from neuronfair.proof.problem import build_problem
 from neuronfair.proof.prove import prove
 from tests.proof.made import DOMAIN, RULES, axes_of, certificate_of, domain_of, network_of, with_boxes, written
@@ -56,7 +56,7 @@ def test_a_right_certificate_passes(ruled, tmp_path):
     told = []
     checked = check(written(tmp_path, certificate), network, progress=lambda done, of: told.append((done, of)))
     proof = certificate.proof
-    assert (checked.boxes, checked.people) == (12, certificate.domain.count)
+    assert (checked.boxes, checked.record_count) == (12, certificate.domain.count)
     assert (checked.fair, checked.discriminatory) == (proof.fair, proof.discriminatory)
     assert proof.discriminatory > 0
     assert told == [(12, 12)]
@@ -79,7 +79,7 @@ def test_two_values_of_a_block_may_stand_on_a_line(tmp_path):
     axes = tuple(AxisCodes.of(axis, domain.names[axis.column]) for axis in problem.space.axes)
     assert [axis.linear for axis in axes] == [True, True, True]
     made = replace(certificate_of(network, domain), axes=axes, proof=prove(problem, seconds=60))
-    assert check(written(tmp_path, made), network).people == domain.count == 480
+    assert check(written(tmp_path, made), network).record_count == domain.count == 480
 
 
 def test_a_certificate_that_claims_less_passes(ruled, tmp_path):
@@ -162,7 +162,7 @@ def test_a_claim_beyond_the_truth_is_refused_with_its_box_in_words(ruled, tmp_pa
         check(written(tmp_path, with_boxes(certificate, **{name: claims})), network)
 
 
-@pytest.mark.parametrize("name", ["people", "fair", "discriminatory"])
+@pytest.mark.parametrize("name", ["record_count", "fair", "discriminatory"])
 def test_other_totals_are_refused(ruled, tmp_path, name):
     network, certificate = ruled
     proof = replace(certificate.proof, **{name: getattr(certificate.proof, name) - 1})
@@ -234,7 +234,7 @@ def test_values_that_nobody_tells_apart_may_share_a_place(tmp_path, by_bounds):
         network.module[0].weight[:, 6] += 1
     shared = axes(job=[[(0, 2)], [(3, 3)]])
     certificate = certificate_of(network, domain, axes=shared, pieces=4)
-    assert check(written(tmp_path, certificate), network).people == 960
+    assert check(written(tmp_path, certificate), network).record_count == 960
 
 
 def test_a_region_counts_its_people_and_their_twins_outside_it(tmp_path):
@@ -249,8 +249,8 @@ def test_a_region_counts_its_people_and_their_twins_outside_it(tmp_path):
     told = replace(certificate_of(network, domain), axes=region, where="age in [22 to 25] and sex == M")
     claims = {"fair": [int(alike[b].sum()) for b in boxes], "discriminatory": [int(flips[b].sum()) for b in boxes]}
     told = with_boxes(told, low=low, high=high, **claims)
-    told = replace(told, proof=replace(told.proof, people=int(alike.sum() + flips.sum())))
-    assert check(written(tmp_path, told), network).people == told.proof.people
+    told = replace(told, proof=replace(told.proof, record_count=int(alike.sum() + flips.sum())))
+    assert check(written(tmp_path, told), network).record_count == told.proof.record_count
     with pytest.raises(CertificateError, match="'age' do not hold just the values"):
         check(written(tmp_path, replace(told, where="age in [21 to 25] and sex == M")), network)
     with pytest.raises(CertificateError, match=r"could be verified|in all"):
@@ -319,13 +319,13 @@ def test_trees_are_proved_by_their_leaves(outputs, link, by_bounds):
 
 def exactly_proved(model, numbers, certificate):
     """By cutting down to single people all is proved that is true, and a wish for more is not granted."""
-    bounds = _bounds(certificate, numbers, checked_region(certificate))
+    bounds = _build_bounds(certificate, numbers, build_checked_region(certificate))
     boxes = certificate.proof.certified
     assert certificate.proof.fair
     ends = boxes.low.astype(np.int64), boxes.high.astype(np.int64)
-    assert proved(bounds, *ends, boxes.fair, boxes.discriminatory).refused is None
+    assert prove_claims(bounds, *ends, boxes.fair, boxes.discriminatory).refused is None
     more = [[n + 1 for n in claim] for claim in (boxes.fair, boxes.discriminatory)]
-    found = proved(bounds, *ends, *more)
+    found = prove_claims(bounds, *ends, *more)
     assert found.refused is not None  # the first that is found out
     assert (found.fair <= boxes.fair).all()
     assert (found.discriminatory <= boxes.discriminatory).all()
@@ -347,7 +347,7 @@ def test_trees_whose_places_are_not_their_cells_are_refused(tmp_path):
 
 def test_shares_above_a_line_are_counted_from_below():
     domain = domain_of()
-    region = checked_region(certificate_of(network_of(domain), domain, pieces=1))
+    region = build_checked_region(certificate_of(network_of(domain), domain, pieces=1))
     layout = FeatureLayout(region)
     draw = np.random.default_rng(1)
     n = 200
@@ -370,4 +370,4 @@ def test_shares_above_a_line_are_counted_from_below():
 @pytest.mark.parametrize(("decision", "outputs"), [(Decision(), 2), (Decision("threshold", 1.0), 1)])
 def test_what_rounding_decides_is_refused(decision, outputs):
     with pytest.raises(CertificateError, match="rounding"):
-        signed(decision, outputs, "sigmoid")
+        build_margins(decision, outputs, "sigmoid")

@@ -16,7 +16,7 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.open import wrap_model
 from neuronfair.model.weights import fingerprint
-from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError, known_by
+from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError, fingerprint_model
 from neuronfair.proof.checker.check import check
 from neuronfair.proof.problem import build_problem
 from neuronfair.proof.prove import prove
@@ -65,8 +65,8 @@ def proof():
     problem = build_problem(Network(Scorer(), DOMAIN), DOMAIN, decision=DECISION)
     found = prove(problem, seconds=30)
     axes = tuple(AxisCodes.of(axis, DOMAIN.names[axis.column]) for axis in problem.space.axes)
-    certificate = Certificate(DOMAIN, DECISION, "", known_by(fingerprint(Scorer()), Scorer()), axes, found)
-    assert (found.fair, found.people) == (3200, 3200)  # nobody's decision flips
+    certificate = Certificate(DOMAIN, DECISION, "", fingerprint_model(fingerprint(Scorer()), Scorer()), axes, found)
+    assert (found.fair, found.record_count) == (3200, 3200)  # nobody's decision flips
     return certificate
 
 
@@ -79,7 +79,7 @@ def test_the_model_without_a_bend_is_verified(proof, tmp_path):
 )
 def test_a_certificate_about_a_model_that_bends_is_refused(proof, tmp_path, bend, why):
     model = Network(Scorer(bend), DOMAIN)
-    forged = replace(proof, fingerprint=known_by(fingerprint(model.module), model.module))
+    forged = replace(proof, fingerprint=fingerprint_model(fingerprint(model.module), model.module))
     with pytest.raises(CertificateError, match=rf"cannot be checked: it uses {why}"):
         check(written(tmp_path, forged), model)
 
@@ -90,7 +90,9 @@ def test_a_certificate_about_an_onnx_graph_with_a_clip_is_refused(proof, tmp_pat
         path = tmp_path / f"{name}.onnx"
         path.write_bytes(graph(onnx, clipped=name == "clipped").SerializeToString())
         opened = wrap_model(path, DOMAIN, DOMAIN.sample(64, torch.Generator().manual_seed(0)), decision=DECISION)
-        certificate = written(tmp_path, replace(proof, fingerprint=known_by(opened.fingerprint, opened.module)))
+        certificate = written(
+            tmp_path, replace(proof, fingerprint=fingerprint_model(opened.fingerprint, opened.module))
+        )
         if name == "plain":
             assert check(certificate, opened).fair == 3200
         else:
@@ -148,5 +150,5 @@ def test_the_same_weights_in_other_code_are_another_model(tmp_path):
     plain, sly = Scorer(), Sly()
     sly.load_state_dict(plain.state_dict())
     assert fingerprint(plain) == fingerprint(sly)
-    assert known_by(fingerprint(plain), plain) != known_by(fingerprint(sly), sly)
-    assert known_by("stored", nn.Sequential(nn.Linear(2, 2), nn.ReLU())) == "stored"
+    assert fingerprint_model(fingerprint(plain), plain) != fingerprint_model(fingerprint(sly), sly)
+    assert fingerprint_model("stored", nn.Sequential(nn.Linear(2, 2), nn.ReLU())) == "stored"

@@ -18,7 +18,14 @@ from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
 from neuronfair.model.weights import fingerprint
-from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateError, CertifiedBoxes, Proof, write
+from neuronfair.proof.certificate import (
+    AxisCodes,
+    Certificate,
+    CertificateError,
+    CertifiedBoxes,
+    Proof,
+    write_certificate,
+)
 from neuronfair.proof.checker import check as claims
 from neuronfair.proof.checker.check import check
 from tests.proof.made import certificate_of, domain_of, network_of, written
@@ -68,7 +75,7 @@ def whole(**changes: object) -> Certificate:
 
 def bomb(path: Path, kind: str) -> Path:
     """A small file of which much would be made."""
-    write(path, whole())
+    write_certificate(path, whole())
     table = pq.read_table(path)
     note = json.loads(table.schema.metadata[b"neuronfair"])
     if kind == "rows":
@@ -133,7 +140,7 @@ def test_a_domain_that_is_too_large_is_refused_before_anything_is_made_of_it(tmp
     boxes = CertifiedBoxes(low, low + [len(axis) - 1 for axis in axes], [people], [0])
     forged = whole(domain=parsed, axes=axes, proof=Proof(people, people, 0, 1, 1.0, boxes))
     path = tmp_path / "wide.parquet"
-    write(path, forged)
+    write_certificate(path, forged)
     with pytest.raises(CertificateError, match=why):
         check(path, network_for())
 
@@ -146,13 +153,13 @@ def test_parts_of_many_boxes_are_bounded_together(monkeypatch, tmp_path):
     monkeypatch.setattr(claims, "MAX_ENUMERATED", 1)
     monkeypatch.setattr(claims, "MAX_PARTS_TOGETHER", 40)
     kept = []
-    examined = claims._examined
+    examined = claims._examine
 
     def counting(bounds, low, *rest, **options):
         kept.append(len(low))
         return examined(bounds, low, *rest, **options)
 
-    monkeypatch.setattr(claims, "_examined", counting)
+    monkeypatch.setattr(claims, "_examine", counting)
     certificate = certificate_of(network, domain, pieces=12)
     assert check(written(tmp_path, certificate), network).fair == certificate.proof.fair
     assert max(kept) <= 480  # never more than one box has

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.network import value
+from neuronfair.proof.checker.network import evaluate_curve
 from neuronfair.proof.checker.reader import ReadNetwork, read_network
 
 
@@ -37,7 +37,7 @@ class Own(nn.Module):
 def scores(network: ReadNetwork, x: np.ndarray) -> np.ndarray:
     for layer, curve in zip(network.layers, (*network.curves, None), strict=True):
         x = x @ layer.weight.T + layer.bias
-        x = x if curve is None else value(curve, x)
+        x = x if curve is None else evaluate_curve(curve, x)
     return torch.tensor(x).softmax(-1).numpy() if network.end == "softmax" else x
 
 

@@ -9,7 +9,7 @@ from neuronfair.domain.rules import Rule, RuleBook, Span
 from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.tables.dataset import catalog_domain
 from neuronfair.proof.certificate import CertificateError
-from neuronfair.proof.checker.region import codes_meeting, rule_tables
+from neuronfair.proof.checker.region import find_region_codes, find_rule_masks
 from tests.domain.schema.test_toml import DOMAIN
 
 TEXTS = [
@@ -45,7 +45,7 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_region_means_the_same_codes_to_checker_and_prover(text):
-    for mine, theirs in zip(codes_meeting(DOMAIN, text), allowed_codes(DOMAIN, text), strict=True):
+    for mine, theirs in zip(find_region_codes(DOMAIN, text), allowed_codes(DOMAIN, text), strict=True):
         assert np.array_equal(mine, theirs.numpy())
 
 
@@ -59,7 +59,7 @@ def test_a_region_means_the_same_codes_to_checker_and_prover(text):
 )
 def test_what_cannot_be_read_is_refused_in_one_line(text):
     with pytest.raises(CertificateError, match=r"its region .* cannot be read") as refused:
-        codes_meeting(DOMAIN, text)
+        find_region_codes(DOMAIN, text)
     assert "\n" not in str(refused.value)
 
 
@@ -82,7 +82,7 @@ def test_rules_of_every_kind_of_attribute_mean_the_same():
 
 def same_rules(domain, rules):
     for rule, parts in zip(rules, RuleBook(domain.attributes, rules).conditions, strict=True):
-        for mine, theirs in zip(rule_tables(domain, rule), parts, strict=True):
+        for mine, theirs in zip(find_rule_masks(domain, rule), parts, strict=True):
             assert [column for column, _ in mine] == [column for column, _ in theirs]
             assert all(np.array_equal(a, b.numpy()) for (_, a), (_, b) in zip(mine, theirs, strict=True))
 
@@ -99,4 +99,4 @@ def same_rules(domain, rules):
 )
 def test_rules_that_name_what_there_is_not_are_refused(when, then):
     with pytest.raises(CertificateError):
-        rule_tables(DOMAIN, Rule("odd", when, then))
+        find_rule_masks(DOMAIN, Rule("odd", when, then))

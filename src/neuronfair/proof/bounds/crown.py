@@ -209,9 +209,9 @@ class Crown:
             neurons, rounding = len(affine.bias), self.rounding[layer + 1]
             low, high = lower[:, :neurons] - rounding, -lower[:, neurons:] + rounding
             if inner is not None:  # bounds of a larger box hold for all values
-                known = inner[:, start : start + neurons].to(low.dtype)
-                known = known if joint else known.repeat_interleave(k, 0)
-                low, high = torch.maximum(low, known[..., 0]), torch.minimum(high, known[..., 1])
+                box_bounds = inner[:, start : start + neurons].to(low.dtype)
+                box_bounds = box_bounds if joint else box_bounds.repeat_interleave(k, 0)
+                low, high = torch.maximum(low, box_bounds[..., 0]), torch.minimum(high, box_bounds[..., 1])
                 high = torch.maximum(low, high)
             start += neurons
             bounds.append((low, high))

@@ -458,8 +458,8 @@ class TreeBounds:
         numbers = 2 * len(self.margins.matrix) * self.branches.row_count
         step = max(1, NUMBERS_PER_PASS[boxes.low.device.type] // numbers)
         parts = [self._find_lines(boxes[slice(i, i + step)]) for i in range(0, len(boxes), step)]
-        low, low_offset, high, high_offset, same, cut = (torch.cat(part) for part in zip(*parts, strict=True))
-        return Lines(low, low_offset, high, high_offset, same_margins=same, best_cut=cut)
+        low, low_offset, high, high_offset, same_margins, cut = (torch.cat(part) for part in zip(*parts, strict=True))
+        return Lines(low, low_offset, high, high_offset, same_margins=same_margins, best_cut=cut)
 
     def _find_lines(self, boxes: Boxes) -> tuple[Tensor, ...]:
         branches, margins, n = self.branches, len(self.margins.matrix), len(boxes)
@@ -531,10 +531,10 @@ class TreeBounds:
             shifts.index_add_(0, block.node + 1, shift)
             loss = loss.sum((1, 2)) * reached[block.node]
             losses += block.cuts @ loss.double()
-        asked = values.flatten(1).index_select(0, level.child_row).view(-1, *values.shape[1:])
-        asked += shifts[level.shift]
-        asked += torch.stack([level.leaf, -level.leaf], 1)[..., None].to(MERGE_TYPE)
-        values[level.first_row : level.first_row + len(asked)] = asked
+        asked_values = values.flatten(1).index_select(0, level.child_row).view(-1, *values.shape[1:])
+        asked_values += shifts[level.shift]
+        asked_values += torch.stack([level.leaf, -level.leaf], 1)[..., None].to(MERGE_TYPE)
+        values[level.first_row : level.first_row + len(asked_values)] = asked_values
 
 
 def _merge_children(block: Block, codes_inside: Tensor, goes_right: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
