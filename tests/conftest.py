@@ -109,7 +109,7 @@ def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
     """Train for few epochs, let audits search from 15 rows, 5 steps each, sample and prove little."""
-    run_epochs, sized, certify = training.run_epochs, AuditSettings.sized, session.certify
+    run_epochs, sized, certify = training.run_epochs, AuditSettings.scale_budgets, session.certify
 
     def short(module, task, shuffles, **others):
         settings = replace(task.settings, epochs=min(task.settings.epochs, epochs))
@@ -121,7 +121,7 @@ def shorten(patch: pytest.MonkeyPatch, epochs: int = 15) -> None:
         return replace(whole, **{name: min(getattr(whole, name), limit) for name, limit in most.items()})
 
     patch.setattr(training, "run_epochs", short)
-    patch.setattr(AuditSettings, "sized", small)
+    patch.setattr(AuditSettings, "scale_budgets", small)
 
     def briefly_certified(problem, opened, records, seconds, **others):
         return certify(problem, opened, records, min(seconds, 0.1), **others)

@@ -173,7 +173,7 @@ def test_what_a_replay_needs_and_remarks_are_kept(monkeypatch, tmp_path):
 
     monkeypatch.setattr(api, "run", note)
     monkeypatch.setattr(inputs, "wrap_model", lambda *given, **options: SimpleNamespace(model=None, white_box=False))
-    monkeypatch.setattr(AuditSettings, "methods_for", lambda *given: ())
+    monkeypatch.setattr(AuditSettings, "choose_methods", lambda *given: ())
     table = {
         "age": [20, 30] * 9,
         "sex": ["f", "m"] * 9,

@@ -414,14 +414,14 @@ def test_large_families_get_a_smaller_budget():
         white_box = True
 
     settings = AuditSettings(seeds=200, steps=100, samples=50_000)
-    assert settings.sized(Opened(), 8) == settings
-    large = settings.sized(Opened(), 800)
+    assert settings.scale_budgets(Opened(), 8) == settings
+    large = settings.scale_budgets(Opened(), 800)
     assert (large.seeds, large.steps, large.samples) == (20, 10, 2_000)
     Opened.white_box = False
-    slow = settings.sized(Opened(), 2)
+    slow = settings.scale_budgets(Opened(), 2)
     assert (slow.seeds, slow.steps, slow.samples) == (100, 50, 12_500)
     tiny = AuditSettings(seeds=5, steps=0, samples=100)
-    assert tiny.sized(Opened(), 800) == tiny
+    assert tiny.scale_budgets(Opened(), 800) == tiny
     assert AuditSettings.quick(seed=3).seed == 3
 
 

@@ -72,7 +72,7 @@ def compared():
         return CounterfactualSettings(6 if leads else 3, settings.permutations, samples)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AuditSettings, "thorough", thorough)
+        patch.setattr(AuditSettings, "choose_counterfactual_settings", thorough)
         yield
 
 

@@ -11,8 +11,8 @@ from tests import reports
 def test_plausible_pairs_lead():
     every = Rates(*(reports.rate(1, 10, name) for name in ("table", "plausible", "domain")))
     paired = replace(every, pairs=reports.rate(1, 10, "pairs"))
-    assert [rate.population for rate in every.measured] == ["table", "plausible", "domain"]
-    assert [rate.population for rate in paired.measured] == ["pairs", "table", "plausible", "domain"]
+    assert [rate.population for rate in every.available] == ["table", "plausible", "domain"]
+    assert [rate.population for rate in paired.available] == ["pairs", "table", "plausible", "domain"]
 
 
 def test_the_interval_of_drawn_people_covers_that_of_the_data_set():

@@ -352,11 +352,9 @@ def _measure_attribute(threshold: Threshold, attribute: AttributeReport, report:
             return _Measurement(0.0, note="No discriminatory input was found, so there is no gap.")
         severity = _require(threshold, attribute.severity, f"no gap was measured for {attribute.name}")
         return _Measurement(getattr(severity, threshold.figure.partition(".")[2]))
-    return (
-        _measure_worst_auc(threshold, attribute, report)
-        if threshold.figure == "worst_auc"
-        else _measure_searches(threshold, attribute)
-    )
+    if threshold.figure == "worst_auc":
+        return _measure_worst_auc(threshold, attribute, report)
+    return _measure_searches(threshold, attribute)
 
 
 def _measure_flip_rate(threshold: Threshold, attribute: AttributeReport, record_count: int) -> _Measurement:
@@ -366,9 +364,8 @@ def _measure_flip_rate(threshold: Threshold, attribute: AttributeReport, record_
             f"no record of the data set has a plausible twin by {attribute.name}, so no flip could be seen. Check the "
             "rules of the domain file",
         )
-    rates = {
-        f"{rate.population}.rate": _measure_rate(threshold, rate, record_count) for rate in attribute.rates.available
-    }
+    available = attribute.rates.available
+    rates = {f"{rate.population}.rate": _measure_rate(threshold, rate, record_count) for rate in available}
     rate = _find_strictest(threshold, rates, f"it was not measured for {attribute.name}")
     return rate if attribute.is_read else replace(rate, note=f"{rate.note} {FLIPS_ARE_EMPTY}")
 
@@ -380,10 +377,8 @@ def _measure_worst_auc(threshold: Threshold, attribute: AttributeReport, report:
     elif report.model.white_box:
         reason = "the audit was interrupted before the layers were interpreted"
     interpretation = _require(threshold, attribute.interpretation, reason)
-    return _Measurement(
-        _require(threshold, interpretation.worst_auc, "the interpretation names no layer"),
-        note=f"Layer {interpretation.worst}.",
-    )
+    auc = _require(threshold, interpretation.worst_auc, "the interpretation names no layer")
+    return _Measurement(auc, note=f"Layer {interpretation.worst}.")
 
 
 def _measure_searches(threshold: Threshold, attribute: AttributeReport) -> _Measurement:
@@ -391,9 +386,8 @@ def _measure_searches(threshold: Threshold, attribute: AttributeReport) -> _Meas
     figure, _, method = threshold.figure.partition(".")
     searches = [s for s in attribute.searches if method in ("", s.method)]
     if not searches:
-        raise make_refusal(
-            threshold.expression, f"no search{f' by {method}' if method else ''} was made for {attribute.name}"
-        )
+        name = f" by {method}" if method else ""
+        raise make_refusal(threshold.expression, f"no search{name} was made for {attribute.name}")
     values: dict[str, float] = {}
     for search in searches:
         value: float | None = getattr(search, figure)
@@ -414,9 +408,8 @@ def _measure_audit(threshold: Threshold, report: Report) -> _Measurement:
         return _Measurement(_require(threshold, accuracy.get(part), f"the accuracy was not measured ({part})"))
     replayed = _require(threshold, report.regression_set, "no regression set was evaluated. Set --regression-set FILE")
     if replayed.unfit and not replayed.replayed and threshold.figure != "regression_set.unfit":
-        raise make_refusal(
-            threshold.expression, f"none of the {replayed.unfit:,} counterexamples in {replayed.file} fits the domain"
-        )
+        reason = f"none of the {replayed.unfit:,} counterexamples in {replayed.file} fits the domain"
+        raise make_refusal(threshold.expression, reason)
     return _Measurement(getattr(replayed, threshold.figure.partition(".")[2]))
 
 
@@ -451,9 +444,8 @@ def _measure_rate(threshold: Threshold, rate: RateOf, record_count: int) -> _Mea
             notes.append("The rate itself breaches the threshold; a larger sample would hardly change that.")
         else:
             notes.append("No sample can show that. Choose another threshold, or set one on findings.")
-    return _measure_worse_end(
-        threshold, rate, confidence=rate.confidence, of=rate.people, note=" ".join(filter(None, notes))
-    )
+    note = " ".join(filter(None, notes))
+    return _measure_worse_end(threshold, rate, confidence=rate.confidence, of=rate.people, note=note)
 
 
 def _measure_gap(threshold: Threshold, disparity: Disparity | None) -> _Measurement:
@@ -471,9 +463,8 @@ def _measure_gap(threshold: Threshold, disparity: Disparity | None) -> _Measurem
 
 def _measure_counterfactual(threshold: Threshold, attribute: AttributeReport) -> _Measurement:
     reasons = (note.seen for note in attribute.health if note.name == NO_COUNTERFACTUALS)
-    report = _require(
-        threshold, attribute.counterfactual, next(reasons, f"no counterfactual test was made for {attribute.name}")
-    )
+    reason = next(reasons, f"no counterfactual test was made for {attribute.name}")
+    report = _require(threshold, attribute.counterfactual, reason)
     rate = report.effect if threshold.figure == "counterfactual.excess" else report
     measured = _measure_worse_end(threshold, rate, confidence=report.confidence, note=report.sentence)
     if threshold.is_met_by(measured.number) and not threshold.is_met_by(measured.value):

@@ -94,31 +94,21 @@ def report_population(
     min_plausibility: float,
     measure_quality: Callable[[], PopulationQuality | None],
 ) -> PopulationReport:
-    """Return the report on a population model; `quality` is asked for that of a model of the data set."""
+    """Return the report on a population model; `measure_quality` is called for a model of the data set."""
     if model is None:
         return PopulationReport("none", rows, f"There are no realistic synthetic records. {reason}")
-    limit_text = (
-        f" The searches kept to records at or above the {percent(min_plausibility)} likelihood percentile."
-        if min_plausibility
-        else ""
-    )
+    limit_text = ""
+    if min_plausibility:
+        percentile = percent(min_plausibility)
+        limit_text = f" The searches kept to records at or above the {percentile} likelihood percentile."
     if isinstance(model, UserPopulation):
         text = f"Realistic synthetic records are those of the population that was given.{limit_text}"
         return PopulationReport("own", rows, text, least=min_plausibility)
-    text, measured_quality = "Realistic synthetic records are drawn from a model of the data set", measure_quality()
-    if measured_quality is None:
+    text, quality = "Realistic synthetic records are drawn from a model of the data set", measure_quality()
+    if quality is None:
         return PopulationReport("table", rows, f"{text}.{limit_text}", least=min_plausibility)
-    quality_text = (
-        f"; a classifier tells them from real ones with an AUC of {measured_quality.auc:.2f} (0.5: not at all)"
-    )
-    return PopulationReport(
-        "table",
-        rows,
-        f"{text}{quality_text}.{limit_text}",
-        measured_quality.auc,
-        measured_quality.log_likelihood,
-        min_plausibility,
-    )
+    text += f"; a classifier tells them from real ones with an AUC of {quality.auc:.2f} (0.5: not at all).{limit_text}"
+    return PopulationReport("table", rows, text, quality.auc, quality.log_likelihood, min_plausibility)
 
 
 MAX_ROUNDED_RECORDS = 10_000  # records that are evaluated on the grid
@@ -188,9 +178,8 @@ def _note_small_groups(case: AttributeCase) -> tuple[Note, ...]:
         notes.append(Note("groups-left-out", observation, remedy))
     if small:
         remedy = "Forbid the value by a rule in the domain file to leave a group out."
-        observation = (
-            f"People are compared with small groups, too: {listing(small)}. A flip against one of them counts fully."
-        )
+        observation = f"People are compared with small groups, too: {listing(small)}."
+        observation += " A flip against one of them counts fully."
         notes.append(Note("small-groups", observation, remedy))
     return tuple(notes)
 
@@ -214,14 +203,13 @@ def _note_rounding(case: AttributeCase) -> tuple[Note, ...]:
         f"{count:,} of {len(order):,} records {'gets' if count == 1 else 'get'} another decision after rounding to "
         "the grid of the domain. The metrics of the data set use the original cells; generated records are on the grid."
     )
+    name = "rounded-few"
     if count > NOTABLE_ROUNDING * len(order):
+        name = "rounded-records"
         observation += (
             " So many differ that findings and the metrics of generated records may not hold between its steps."
         )
-    return (
-        *notes,
-        Note("rounded-records" if count > NOTABLE_ROUNDING * len(order) else "rounded-few", observation, remedy),
-    )
+    return (*notes, Note(name, observation, remedy))
 
 
 def _measure_pairs(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
@@ -231,9 +219,8 @@ def _measure_pairs(case: AttributeCase, audit: AttributeAudit, progress: Progres
     pairs = case.pair_rate(count_progress(progress, "Comparing people with their plausible twins"))
     if pairs is None:
         observation = "Nobody in the data set has a plausible twin, so no flip rate over plausible pairs is known."
-        audit.note(
-            Note(NO_PLAUSIBLE_TWIN, observation, "Check the rules of the domain file, or choose another attribute.")
-        )
+        remedy = "Check the rules of the domain file, or choose another attribute."
+        audit.note(Note(NO_PLAUSIBLE_TWIN, observation, remedy))
         return
     audit.add_rate(phrases.report_pair_rate(pairs), report_direction(case.domain, "pairs", pairs.rate.direction))
 
@@ -317,10 +304,10 @@ def compare_groups(
     figures = {
         "disparate_impact": _find_largest_gap([selection], compare_by_ratio, confidence, by),
         "selection_rate.difference": _find_largest_gap([selection], compare_by_difference, confidence, by),
-        "error_rate.difference": _find_largest_gap(errors, compare_by_difference, confidence, by)
-        if has_labels
-        else NO_LABELS,
+        "error_rate.difference": NO_LABELS,
     }
+    if has_labels:
+        figures["error_rate.difference"] = _find_largest_gap(errors, compare_by_difference, confidence, by)
     favourable = domain.favourable if is_named else None
     for name in figures:
         if reason := explain_missing_favourable(name, domain.target if is_named else None, favourable):
@@ -354,9 +341,8 @@ def _find_largest_gap(rates: Sequence[_GroupRates], compare: _Comparer, confiden
         if len(rate.large) < 2:
             reason = f"fewer than two groups by {by} have the {MIN_GROUP_ROWS} {rate.row_kind} that a rate needs"
             return f"{reason}: put ages and other numbers into `bands` in the domain file"
-        spread = compare(
-            [Rate(rate.counts[i][1], rate.counts[i][0], "table", confidence, comparison_count) for i in rate.large]
-        )
+        counts = [rate.counts[i] for i in rate.large]
+        spread = compare([Rate(flips, rows, "table", confidence, comparison_count) for rows, flips in counts])
         if spread is None:
             return "nobody is selected in any group"
         spreads.append(spread)
