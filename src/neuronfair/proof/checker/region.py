@@ -193,6 +193,7 @@ def build_margins(decision: Decision, outputs: int, end: str) -> SignedMargins:
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+_Codes = dict[int, Ints]  # by column: the code of each sensitive value
 
 
 @dataclass(frozen=True)
@@ -375,18 +376,11 @@ def build_checked_region(certificate: Certificate) -> CheckedRegion:
     is_counted = np.ones(len(values), bool)
     for j, column in enumerate(sensitive):
         is_counted &= allowed[column][values[:, j]]
+    codes = {column: values[:, j] for j, column in enumerate(sensitive)}
     rules = []
     for rule in domain.rules:
         parts = find_rule_masks(domain, rule)
-        when, then = (
-            [
-                _build_condition(
-                    domain, columns, positions, values[:, sensitive.index(c)] if c in sensitive else None, c, m
-                )
-                for c, m in part
-            ]
-            for part in parts
-        )
+        when, then = ([_build_condition(domain, columns, positions, codes, c, m) for c, m in part] for part in parts)
         rules.append((when, then))
     return CheckedRegion(domain, certificate.axes, columns, sensitive, positions, values, is_counted, tuple(rules))
 
@@ -417,16 +411,11 @@ def _list_combinations(sizes: Sequence[int]) -> Ints:
 
 
 def _build_condition(
-    domain: TableDomain,
-    columns: Sequence[int],
-    positions: Sequence[Ints],
-    values: Ints | None,
-    column: int,
-    mask: Bools,
+    domain: TableDomain, columns: Sequence[int], positions: Sequence[Ints], codes: _Codes, column: int, mask: Bools
 ) -> _Condition:
-    """Return a condition on an axis, or on the sensitive codes `values` of its attribute."""
-    if values is not None:
-        return _Condition(None, mask[values])
+    """Return a condition on an axis, or on a sensitive attribute, whose value's codes are in `codes` by column."""
+    if column in codes:
+        return _Condition(None, mask[codes[column]])
     axis = columns.index(column)
     position_of_code = positions[axis]
     in_region = position_of_code >= 0
