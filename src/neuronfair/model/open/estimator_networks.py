@@ -27,7 +27,7 @@ CHUNK_VALUES = 4096  # values that are tried at once
 LINE_TOLERANCE = 1e-6  # how far a feature may lie from the line, in parts of the size of the feature
 
 Transform = Callable[[Tensor], np.ndarray]  # rows of codes (n, d) to features (n, f)
-Effects = np.ndarray  # (codes, features): what each code of one attribute adds to the features of a base row
+Changes = np.ndarray  # (codes, features): what each code of one attribute adds to the features of a base row
 
 
 class NotLinear(Exception):  # noqa: N818 - not an error: the model is then a black box
@@ -155,14 +155,14 @@ def _list_tried_codes(attribute: Attribute) -> np.ndarray:
     return np.unique([*np.linspace(0, attribute.grid_size - 1, LINE_POINTS).astype(np.int64), attribute.size - 1])
 
 
-def _measure_effects(transform: Transform, base: Tensor, start: np.ndarray, column: int, codes: np.ndarray) -> Effects:
+def _measure_effects(transform: Transform, base: Tensor, start: np.ndarray, column: int, codes: np.ndarray) -> Changes:
     """Return what each code of one attribute adds to the features `start` of the base row."""
     rows = base.repeat(len(codes), 1)
     rows[:, column] = torch.from_numpy(codes)
     return np.asarray(transform(rows).astype(np.float64) - start)
 
 
-def _fit_line(attribute: Attribute, codes: np.ndarray, effects: Effects) -> float | None:
+def _fit_line(attribute: Attribute, codes: np.ndarray, effects: Changes) -> float | None:
     """Return the share of the way along a straight line at which an empty cell lies, or one half; None for no line.
 
     An imputed cell lies where the imputed number lies.
@@ -181,7 +181,7 @@ def _fit_line(attribute: Attribute, codes: np.ndarray, effects: Effects) -> floa
 
 
 def _fit_line_everywhere(
-    measure: Callable[[np.ndarray], Effects], attribute: Attribute, effects: Effects
+    measure: Callable[[np.ndarray], Changes], attribute: Attribute, effects: Changes
 ) -> float | None:
     """Return the same as `_fit_line`, checked for all values of a number between the ends of `effects`."""
     count = attribute.grid_size
