@@ -120,7 +120,7 @@ def test_a_single_open_person_is_not_fair():
     made = report(attribute(proved=proved(10**20 - 1, 0, 10**20)))
     assert fired(made, "proved_fair < 100%", "open > 0", "proved_fair >= 1") == [True, True, False]
     (one,) = check_thresholds(made, ["proved_fair < 100%"]).checks
-    assert one.text == "proved_fair by sex: above 99.9999%; it is below 100%."
+    assert one.text == "Share of the input space certified not to depend by sex: above 99.9999%; it is below 100%."
 
 
 def test_what_is_not_proved_is_not_known():
@@ -279,7 +279,7 @@ def test_figures_are_written_as_people_read_them():
     assert texts == [
         "findings by sex: 80; it is not above 1,000,000. Search by frontier.",
         "gsr by sex: 8%; it is not above 50%. Search by frontier.",
-        "severity.p95 by sex: 2.5; it is above 2.",
+        "95th percentile of the score gaps by sex: 2.5; it is above 2.",
     ]
 
 
