@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
@@ -19,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 from neuronfair import infer_domain
-from neuronfair.alternative_models import candidates
+from neuronfair.alternative_models import candidates, estimators
 from neuronfair.alternative_models.candidates import Candidate, CandidateFitter
 from neuronfair.alternative_models.session import AlternativesReport, _described, alternatives, list_versions
 from neuronfair.audits.inputs import ModelSource, read_input
@@ -282,6 +283,29 @@ def test_plausible_flips_leave_out_twins_that_are_not_plausible() -> None:
     test = report.shown[0].measures
     assert test["flip_rate"] == pytest.approx((people.club == "chess").mean(), abs=0.04)
     assert test["plausible_flip_rate"] == 0
+
+
+def test_catboost() -> None:
+    catboost = pytest.importorskip("catboost", reason="CatBoost is not installed")
+    model = catboost.CatBoostClassifier(iterations=20, depth=3, cat_features=["club", "merit"], verbose=0)
+    report = search(nothing_to_have(1), model, families=("hyperparameters", "reweight", "threshold")).report
+    assert report.failed == 0, [line.error for line in report.searched.candidates]
+    assert report.estimator == "CatBoostClassifier"
+    assert "iterations" in report.searched.candidates[-1].candidate.parameters
+    assert estimators.seeded(model, 7, {}).get_params()["random_seed"] == 7
+
+
+def test_skorch() -> None:
+    skorch = pytest.importorskip("skorch", reason="skorch is not installed")
+    words = make_column_transformer((OneHotEncoder(sparse_output=False, dtype=np.float32), ["club", "merit"]))
+    layers = {"module": torch.nn.Linear, "module__in_features": 4, "module__out_features": 2}
+    net = skorch.NeuralNetClassifier(**layers, criterion=torch.nn.CrossEntropyLoss, max_epochs=8, lr=0.5, verbose=0)
+    people = nothing_to_have(1).assign(hired=lambda t: (t.hired == "yes").astype(int))
+    families = ("hyperparameters", "reweight")
+    report = search(people, make_pipeline(words, net), favourable="1", families=families, budget=7).report
+    assert report.failed == 0, [line.error for line in report.searched.candidates]
+    assert report.searched.baseline.quality > 0.9
+    assert any(line.candidate.parameters["neuralnetclassifier__lr"] != 0.5 for line in report.searched.candidates)
 
 
 # Resumed

@@ -6,7 +6,13 @@ import json
 import sys
 from pathlib import Path
 
+import joblib
+import numpy as np
 import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.tree import DecisionTreeClassifier
 
 from tests.planted.alternatives import nothing_to_have
 
@@ -59,6 +65,33 @@ def test_a_search_and_its_files(run):
     assert run(*other, "--force", "--seed", 1, "-q").status == 0
     assert not Path("found/model.skops").exists()
     assert Path("found/report.html").exists()
+
+
+def test_audits_and_certificates_before_and_after(run):
+    """A model that selects all men is replaced by one whose decision cannot depend on sex."""
+    people = nothing_to_have(0, 2_000)
+    people["hired"] = np.where((people.sex == "m") | (people.merit == "b"), "yes", "no")
+    people.to_csv("people.csv", index=False)
+    words = make_column_transformer((OneHotEncoder(), ["sex", "merit"]))
+    model = make_pipeline(words, DecisionTreeClassifier(max_leaf_nodes=3))
+    joblib.dump(model.fit(people[["sex", "merit"]], people.hired), "model.joblib")
+    call = (*CALL, "--model", "model.joblib", "--trust-pickle", *SMALL, "--tolerance", 0.5, "--audit", "chosen")
+    done = run(*call)
+    assert done.status == 0
+    counts = {}
+    for stage in ("before", "after"):
+        assert "</html>" in Path(f"found/{stage}.html").read_text(encoding="utf-8")
+        proof = json.loads(Path(f"found/{stage}-certificate/proof.json").read_bytes())["data_set"]
+        counts[stage] = [proof[f"certified_{kind}"]["count"] for kind in ("discriminatory", "fair")]
+        assert f"Certificate {stage}: found/{stage}-certificate" in done.out
+    assert counts["after"] == [0, 400]
+    assert sum(counts["before"]) == 400
+    assert counts["before"][0] == pytest.approx(180, abs=60)  # 45% are of merit a, of whom the men are selected
+    again = run(*call)  # the certificates are there already
+    assert (again.status, again.out) == (0, done.out)
+    check = ("certify", "--check", "found/after-certificate/certificate.parquet", "--trust-pickle", "--model")
+    assert run(*check, "found/model.joblib").status == 0
+    assert run(*check, "found/baseline.joblib").status != 0
 
 
 def test_a_file_of_a_model_and_code_of_the_users(run):

@@ -44,6 +44,7 @@ from neuronfair.model.train import list_linear_layers, train_module
 from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import Card, fingerprint, fully_connected
 
+SEED_PARAMETERS = ("random_state", "random_seed")
 HELD = 10  # one row in so many stops the training
 COMPARED = 2_000  # rows that show which neurons react
 
@@ -232,7 +233,7 @@ def recipe(source: Any, table: SearchTable, columns: Sequence[str], *, trust_pic
             f"expected an estimator of scikit-learn, a function that makes one or a name ({', '.join(NAMES)}), got "
             f"{type(made).__name__}"
         )
-    return Recipe(clone(made), names, type(last_of(made)).__name__)
+    return Recipe(clone_unfitted(made), names, type(last_of(made)).__name__)
 
 
 def _of_file(source: str, table: SearchTable, names: tuple[str, ...], trust_pickle: bool) -> Recipe:
@@ -255,7 +256,7 @@ def _of_file(source: str, table: SearchTable, names: tuple[str, ...], trust_pick
     estimator = getattr(estimator, "best_estimator_", estimator)
     if not is_estimator(estimator) or not hasattr(estimator, "get_params"):
         raise ModelError(f"{source}: is no estimator of scikit-learn, so it cannot be cloned and fitted again")
-    return Recipe(clone(estimator), names, source, suffix)
+    return Recipe(clone_unfitted(estimator), names, source, suffix)
 
 
 def _named(name: str, table: SearchTable, columns: Sequence[str]) -> Any:
@@ -329,15 +330,24 @@ def dimensions(estimator: Any) -> list[Dimension]:
     return found
 
 
+def clone_unfitted(estimator: Any) -> Any:
+    """Return an estimator with the same parameters that is not fitted."""
+    if type(estimator).__module__.startswith("catboost"):  # copies its lists, which scikit-learn takes for a mistake
+        return type(estimator)(**estimator.get_params())
+    return clone(estimator)
+
+
 def seeded(estimator: Any, seed: int, hyper: Mapping[str, float]) -> Any:
     """Return a clone with other hyper-parameters, all of whose random states are set."""
-    made = clone(estimator)
-    known = made.get_params(deep=True)
-    states = [name for name in known if name.rpartition("__")[2] in ("random_state", "random_seed")]
-    made.set_params(**dict.fromkeys(states, seed % 2**31), **hyper)
-    if type(last_of(made)).__module__.startswith("catboost"):
-        last_of(made).set_params(allow_writing_files=False)  # or it leaves a folder where the user stands
-    return made
+    copied = clone_unfitted(estimator)
+    names = [name for name in copied.get_params(deep=True) if name.rpartition("__")[2] in SEED_PARAMETERS]
+    copied.set_params(**dict.fromkeys(names, seed % 2**31), **hyper)
+    last = last_of(copied)
+    if type(last).__module__.startswith("catboost"):
+        last.set_params(allow_writing_files=False)  # or it leaves a folder where the user stands
+        if not {*last.get_params()} & {*SEED_PARAMETERS}:  # it lists only parameters that were set
+            last.set_params(random_seed=seed % 2**31)
+    return copied
 
 
 def without(estimator: Any, names: Collection[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,15 +50,20 @@ from neuronfair.model.formats import REFITTED
 from neuronfair.model.open import OpenedModel, feature_names, wrap_model
 from neuronfair.plots import new_axes
 from neuronfair.progress import Progress, show_nothing
+from neuronfair.proof.problem import build_problem
+from neuronfair.proof.records import ProofRecords
+from neuronfair.proof.report import ProofReport
+from neuronfair.proof.session import ProofRequest, ProofRun, certify
 from neuronfair.scale.pool import Processes, Serial
 from neuronfair.store.files import Lock
 from neuronfair.store.ledger import rows_digest
 
 RESULT = "alternatives.json"
+PROOF_SECONDS = 20.0  # time limit of a certificate
 #: What a search leaves in its folder when it ends.
 RESULTS = re.compile(
     r"(model|baseline|(candidate|control)-\d+)\.\w+|alternatives\.json|domain\.toml|(report|before|after)\.html|"
-    r"regulator\.md"
+    r"regulator\.md|(before|after)-certificate"
 )
 
 
@@ -171,10 +177,27 @@ class Alternatives:
 
     def audit(self, name: str, progress: Progress = show_nothing) -> Report:
         """Return a short audit of one of the models, by the records of the test part."""
-        table = self.fitter.table
+        table, settings = self.fitter.table, AuditSettings.quick(seed=self.report.settings.seed)
         data = table.data.take(torch.from_numpy(table.test))
-        opened = _opened(table, self.find_model(name))
-        return run(opened, data, settings=AuditSettings.quick(seed=self.report.settings.seed), progress=progress).report
+        return run(_opened(table, self.find_model(name)), data, settings=settings, progress=progress).report
+
+    def certify(self, name: str, out: Path, progress: Progress = show_nothing) -> ProofReport:
+        """Prove for how many test records the decision of a written model does not depend on the sensitive attribute.
+
+        `out` is a folder next to the model's file; it gets the certificate. A proof that was interrupted resumes.
+        """
+        model, table = self.find_model(name).estimator, self.fitter.table
+        domain = model.domain_ if isinstance(model, NetworkClassifier) else table.data.domain
+        data = replace(table.data.take(torch.from_numpy(table.test)), domain=domain)
+        file = str((out.parent / self.report.files[name]).absolute())
+        opened_model = ModelSource(file, trust_pickle=True).open(data)  # the file was written here
+        described = {"model": file, "weights": opened_model.fingerprint, "outputs": opened_model.model.outputs}
+        proof_run = ProofRun.create_or_open(out, data, ProofRequest(opened_model.decision), **described)
+        if (report := proof_run.find_report(PROOF_SECONDS)) is not None:
+            return report
+        problem = build_problem(opened_model, domain)
+        records = ProofRecords.of(problem, data, order="records", model=opened_model)
+        return certify(problem, opened_model, records, PROOF_SECONDS, show=progress, run=proof_run)[0]
 
     def find_model(self, name: str) -> FittedCandidate:
         """Return a fit by its name, with the columns that it is given."""
@@ -239,7 +262,7 @@ def alternatives(
     file = SearchFile(folder / FILE, describe_search(fitter), anew=anew)
     for path in folder.iterdir() if anew else ():
         if RESULTS.fullmatch(path.name):
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     result = run_alternatives(fitter, notes, file, progress).write(folder)
     del lock  # other processes may write to the folder again
     return result

@@ -413,10 +413,11 @@ def alternatives(
     from neuronfair.alternative_models.session import alternatives as search
     from neuronfair.domain.tables.dataset import DATASETS, load_dataset
     from neuronfair.render.page import render_audit
-    from neuronfair.render.terminal import stage_progress
+    from neuronfair.render.terminal import compose_proof, stage_progress
 
     sensitive = options.split_names(table.sensitive)
     is_catalog = table.data in DATASETS
+    proofs: dict[str, ProofReport] = {}
     with stage_progress("Searching for alternatives", quiet=console.quiet) as progress:
         search_session = search(
             str(model) if model is not None else estimator,
@@ -435,10 +436,12 @@ def alternatives(
         options.write_file(out / "report.html", alternatives_page(report))
         options.write_file(out / "regulator.md", regulator_text(report))
         if audit == "chosen" and report.chosen is not None:
-            before, after = (search_session.audit(name, progress) for name in ("baseline", report.chosen))
-            options.write_file(out / "before.html", render_audit(before))
-            options.write_file(out / "after.html", render_audit(after))
+            for stage, name in (("before", "baseline"), ("after", report.chosen)):
+                options.write_file(out / f"{stage}.html", render_audit(search_session.audit(name, progress)))
+                proofs[stage] = search_session.certify(name, out / f"{stage}-certificate", progress)
     console.print(alternatives_report(report))
+    for stage, proof in proofs.items():
+        console.print(f"Certificate {stage}: {out / f'{stage}-certificate'}", compose_proof(proof), sep="\n")
     console.print(f"Report: {out / 'report.html'}", soft_wrap=True)
     if report.chosen is not None:
         console.print(f"Model: {out / report.files[report.chosen]}", soft_wrap=True)
