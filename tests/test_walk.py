@@ -62,4 +62,4 @@ def test_a_row_goes_the_way_that_is_drawn(run):
         sys.setprofile(before)
     assert result.status == 0, result.err
     assert [step for step in calls if step in set(drawn)] == drawn
-    assert calls["domain/tables/files.py", "_csv"] == calls["model/profile.py", "interpret"] == 1
+    assert calls["domain/tables/files.py", "_read_csv_table"] == calls["model/profile.py", "interpret"] == 1
