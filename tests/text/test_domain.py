@@ -146,6 +146,14 @@ def sentences_of(templates):
     return templates.render(frame)
 
 
+def test_a_sensitive_slot_that_a_template_does_not_use_has_one_word_there():
+    slots = {"a": ("Ann", "Bob"), "b": ("Eve", "Tom", "Kim")}
+    templates = Templates("t", ("{a} met {b}.", "{a} left."), slots, ("a", "b"))
+    assert len(sentences_of(templates)) == len(set(sentences_of(templates))) == 2 * 3 + 2
+    data = templates.dataset()
+    assert data.domain.twins(data.rows).valid.sum(1).tolist() == [5] * 6 + [1] * 2
+
+
 def test_verbs_agree_and_rules_leave_out_combinations(tmp_path):
     path = tmp_path / "t.toml"
     path.write_text(AGREEING)

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -6,9 +7,12 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 from neuronfair.errors import ModelError, RunError
-from neuronfair.text.models import ANSWERS, CallsSpent, Service, read_answers
+from neuronfair.text.models import ANSWERS, CallsSpent, Service, fingerprint_function, read_answers
 
 
 def test_each_text_is_asked_about_once():
@@ -57,6 +61,53 @@ def test_a_model_that_only_fails_is_an_error():
 @pytest.mark.parametrize("answer", [None, float("nan"), [0.5, float("inf")]])
 def test_nonsense_is_no_answer(answer):
     assert Service(lambda texts: [answer] * len(texts)).ask(["a"]) == [None]
+
+
+def test_a_pipeline_fitted_again_to_the_same_texts_has_the_same_fingerprint():
+    def fit(labels):
+        pipeline = make_pipeline(TfidfVectorizer(stop_words=["the"]), LogisticRegression())
+        return pipeline.fit(["the cat", "a dog", "a cat", "the dog"], labels)
+
+    first, again, other = (
+        fingerprint_function(fit(y).predict_proba) for y in ([0, 1, 0, 1], [0, 1, 0, 1], [1, 0, 1, 0])
+    )
+    assert first == again != other
+
+
+HASHED = """
+import threading, torch
+from neuronfair.text.models import fingerprint_function
+torch.manual_seed(0)
+network, words, lock = torch.nn.Linear(3, 2), {"the", "a", "of", "zebra"}, threading.Lock()
+
+def helper(text):
+    return text in {"q", "w", "e"}
+
+class Model:
+    def __init__(self):
+        self.network, self.key, self.lock = network, lambda text: len(text) + 3, lock
+
+    def __call__(self, texts):
+        return [self.key(text) for text in texts if text not in words and helper(text)]
+
+def function(texts):
+    return [network(torch.zeros(3)) for text in texts if helper(text)]
+
+print(fingerprint_function(Model()), fingerprint_function(function))
+"""
+
+
+def test_a_function_has_the_same_fingerprint_in_every_process():
+    def run(program, seed):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        return subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+        ).stdout.split()
+
+    first, again = run(HASHED, "1"), run(HASHED, "2")
+    assert first == again
+    for change in (("manual_seed(0)", "manual_seed(1)"), ('"e"}', '"f"}')):
+        assert all(a != b for a, b in zip(first, run(HASHED.replace(*change), "1"), strict=True))
 
 
 def test_a_wrong_number_of_answers_is_an_error():

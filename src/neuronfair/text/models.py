@@ -498,6 +498,8 @@ class _ContentHasher(NumpyHasher):  # type: ignore[misc]
             else:
                 self._parts_of[id(obj)] = obj, (parts := _list_parts(obj))
                 obj = parts
+        if isinstance(obj, dict) and "_stop_words_id" in obj:  # scikit-learn: where a list lies in memory
+            obj = {key: value for key, value in obj.items() if key != "_stop_words_id"}
         try:
             super().save(obj)
         except Exception:  # a lock, a connection: any code of a library may refuse
