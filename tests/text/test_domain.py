@@ -32,7 +32,7 @@ def test_a_twin_differs_in_identity_terms_only():
 
 @given(st.integers(0, 10_000))
 def test_every_drawn_and_every_clipped_row_is_valid(seed):
-    rows = DOMAIN.build_rows(draws(20, seed))
+    rows = DOMAIN.rows_at(draws(20, seed))
     assert DOMAIN.valid(rows).all()
     wild = torch.randint(-3, 30, rows.shape, generator=torch.Generator().manual_seed(seed))
     assert DOMAIN.valid(DOMAIN.clip(wild)).all()
@@ -41,7 +41,7 @@ def test_every_drawn_and_every_clipped_row_is_valid(seed):
 
 @given(st.integers(0, 10_000))
 def test_twins_are_mutual_and_share_a_key(seed):
-    rows = DOMAIN.build_rows(draws(20, seed))
+    rows = DOMAIN.rows_at(draws(20, seed))
     twins = DOMAIN.twins(rows).rows[:, 0]
     assert torch.equal(DOMAIN.twins(twins).rows[:, 0], rows)
     assert torch.equal(DOMAIN.key(rows), DOMAIN.key(twins))
@@ -58,7 +58,7 @@ def test_keys_tell_all_rows_apart_but_twins():
 
 @given(st.integers(0, 10_000))
 def test_moves_keep_text_and_group(seed):
-    rows = DOMAIN.build_rows(draws(20, seed))
+    rows = DOMAIN.rows_at(draws(20, seed))
     moved = DOMAIN.move(rows, DOMAIN.neighbours(rows, draws(20, seed + 1)))
     assert torch.equal(moved[:, [TEXT, GROUP]], rows[:, [TEXT, GROUP]])
     can = DOMAIN.choices[rows[:, TEXT]] > 1
