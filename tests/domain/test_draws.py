@@ -39,7 +39,7 @@ def test_some_places_of_the_numbers_can_be_drawn_alone():
 def test_numbers_stay_for_so_many_steps():
     draws = Draws(7, "local")
     for t in (20, 21, 29):
-        assert torch.equal(draws.uniform(t, ORIGIN, 3, use="a", every=10), draws.uniform(20, ORIGIN, 3, use="a"))
+        assert torch.equal(draws.uniform(t, ORIGIN, 3, use="a", interval=10), draws.uniform(20, ORIGIN, 3, use="a"))
 
 
 def test_numbers_are_those_of_splitmix64():

@@ -95,17 +95,17 @@ class Attribute:
 
     def _problems(self) -> Iterator[str]:
         """Yield what is wrong; each check may rely on those before it."""
-        for key, known in (("kind", get_args(AttributeKind)), ("encode", get_args(EncodingKind))):
-            if (value := getattr(self, key)) not in known:
-                yield f"{key} {value!r} is unknown. {did_you_mean(value, known)}"
+        for key, allowed_values in (("kind", get_args(AttributeKind)), ("encode", get_args(EncodingKind))):
+            if (value := getattr(self, key)) not in allowed_values:
+                yield f"{key} {value!r} is unknown. {did_you_mean(value, allowed_values)}"
         if self.kind == "nominal" and not self.values:
             yield "a nominal attribute needs values = [...]"
-        if (twice := find_repeated(self.values)) is not None:
-            yield f"value {twice!r} is listed twice"
+        if (repeated_value := find_repeated(self.values)) is not None:
+            yield f"value {repeated_value!r} is listed twice"
         if not self.values:
             if not all(map(_is_finite, (self.low, self.high, self.step))) or self.step <= 0 or self.high < self.low:
-                numbers = f"low={self.low}, high={self.high}, step={self.step}"
-                yield f"needs finite low <= high and step > 0, has {numbers}"
+                grid_text = f"low={self.low}, high={self.high}, step={self.step}"
+                yield f"needs finite low <= high and step > 0, has {grid_text}"
             if not (float(self.high) - float(self.low)) / float(self.step) < MAX_VALUES:
                 yield f"{self.low:g} to {self.high:g} in steps of {self.step:g} are too many values"
         if self.kind == "flag" and self.size != 2:
@@ -225,24 +225,24 @@ class Attribute:
             return self._codes_of(cells.texts, outside, cells.first)[cells.numbers]
         texts = [cell if isinstance(cell, str) else cell_text(cell) for cell in cells]
         distinct = list(dict.fromkeys(texts))  # in order of appearance: far fewer than the cells
-        codes = self._codes_of(distinct, outside, lambda place: texts.index(distinct[place]))
-        code_of = dict(zip(distinct, codes.tolist(), strict=True))
-        return np.fromiter(map(code_of.__getitem__, texts), dtype=np.int64, count=len(texts))
+        codes = self._codes_of(distinct, outside, lambda index: texts.index(distinct[index]))
+        code_by_text = dict(zip(distinct, codes.tolist(), strict=True))
+        return np.fromiter(map(code_by_text.__getitem__, texts), dtype=np.int64, count=len(texts))
 
-    def _codes_of(self, texts: Sequence[str], outside: Outside, row: Callable[[int], int]) -> npt.NDArray[np.int64]:
+    def _codes_of(self, texts: Sequence[str], outside: Outside, row_of: Callable[[int], int]) -> npt.NDArray[np.int64]:
         """Return the codes of different texts; `row` gives the row of a text from its position, for an error."""
         if not self.values:
             codes, fits = self._grid_codes(self._numbers(texts), outside)
             if not fits.all():
-                place = int(fits.argmin())
-                raise CellError(row(place), str(self._misfit(texts[place].strip())))
+                index = int(fits.argmin())
+                raise CellError(row_of(index), str(self._misfit(texts[index].strip())))
             return codes
         codes = np.empty(len(texts), dtype=np.int64)
-        for place, text in enumerate(texts):
+        for index, text in enumerate(texts):
             try:
-                codes[place] = self._label_code(text)
+                codes[index] = self._label_code(text)
             except DomainError as error:
-                raise CellError(row(place), str(error)) from None
+                raise CellError(row_of(index), str(error)) from None
         return codes
 
     def _label_code(self, text: str) -> int:
@@ -279,14 +279,14 @@ class Attribute:
         """Return the codes of numbers, NaN for an empty cell, and which of them fit the grid."""
         empty = np.isnan(numbers)
         with np.errstate(over="ignore", invalid="ignore"):  # such numbers do not fit
-            place = np.where(empty, 0.0, (numbers - self.low) / self.step)
-            fits = np.isfinite(place)
+            position = np.where(empty, 0.0, (numbers - self.low) / self.step)
+            fits = np.isfinite(position)
             if self.outliers == "clip":
-                place = place.clip(0, self.grid_size - 1)
-            nearest = np.round(place)
-            fits &= np.abs(place) < MAX_VALUES
+                position = position.clip(0, self.grid_size - 1)
+            nearest = np.round(position)
+            fits &= np.abs(position) < MAX_VALUES
             if self.kind != "continuous":
-                fits &= np.abs(place - nearest) <= GRID_TOLERANCE
+                fits &= np.abs(position - nearest) <= GRID_TOLERANCE
         if outside == "error":
             fits &= nearest >= 0
         if outside == "error" or self.empty is not None:  # then such a code is taken
@@ -316,10 +316,10 @@ class Attribute:
             return self._error(f"expected {expected}, got {value!r}")
         if not math.isfinite(number):
             return self._error(f"expected a finite number, got {value!r}")
-        place = (number - self.low) / self.step
-        if not abs(place) < MAX_VALUES:
+        position = (number - self.low) / self.step
+        if not abs(position) < MAX_VALUES:
             return self._error(f"{value} is far outside {self.low:g} to {self.high:g}. Correct the cell")
-        if self.kind != "continuous" and abs(place - round(place)) > GRID_TOLERANCE:
+        if self.kind != "continuous" and abs(position - round(position)) > GRID_TOLERANCE:
             return self._error(f"{value} is not on the grid {self.low:g}, {self.low + self.step:g}, …")
         return self._error(f"{value} is outside {self.low:g} to {self.high:g}. Widen low/high or correct the cell")
 
@@ -367,8 +367,8 @@ def check_graph(attributes: Sequence[Attribute]) -> None:
     try:
         list(TopologicalSorter({a.name: a.causes or () for a in attributes}).static_order())
     except CycleError as error:
-        circle = " -> ".join(f"'{name}'" for name in error.args[1])
-        raise DomainError(f"causes go round in a circle: {circle}. Remove one of them") from None
+        cycle = " -> ".join(f"'{name}'" for name in error.args[1])
+        raise DomainError(f"causes go round in a circle: {cycle}. Remove one of them") from None
 
 
 def find_parents(attributes: Sequence[Attribute]) -> Mapping[int, Sequence[int]] | None:
@@ -391,6 +391,6 @@ def select_attributes(attributes: Sequence[Attribute], names: Collection[str]) -
         return remaining
     parents: dict[str, tuple[str, ...]] = {}
     for name in TopologicalSorter(causes).static_order():
-        replaced = [(cause,) if cause in names else parents[cause] for cause in causes[name]]
-        parents[name] = tuple(dict.fromkeys(cause for names_of_one in replaced for cause in names_of_one))
+        ancestor_lists = [(cause,) if cause in names else parents[cause] for cause in causes[name]]
+        parents[name] = tuple(dict.fromkeys(cause for ancestors in ancestor_lists for cause in ancestors))
     return tuple(replace(attribute, causes=parents[attribute.name]) for attribute in remaining)

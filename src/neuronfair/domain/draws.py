@@ -26,12 +26,12 @@ class Draws:
     seed: int
     phase: str
 
-    def uniform(self, t: int, origin: Tensor, count: int | tuple[int, ...], *, use: str, every: int = 1) -> Tensor:
+    def uniform(self, t: int, origin: Tensor, count: int | tuple[int, ...], *, use: str, interval: int = 1) -> Tensor:
         """Return float64 numbers in [0, 1) for each search chain: (n, count), or only those at the given places.
 
         `use` names their purpose, so that two uses in one step do not share numbers. They change every `every` steps.
         """
-        chains = _mix(origin * _GOLDEN + self.start(t - t % every, use))
+        chains = _mix(origin * _GOLDEN + self.start(t - t % interval, use))
         bits = (
             _mix(chains[:, None] + _offset(count, origin.device)).bitwise_right_shift_(11).bitwise_and_((1 << 53) - 1)
         )
@@ -56,8 +56,8 @@ class Draws:
 @lru_cache(maxsize=64)
 def _offset(count: int | tuple[int, ...], device: torch.device) -> Tensor:
     """Return the offset of each of a chain's numbers; cached, since making it may wait for a GPU."""
-    places = torch.arange(count) if isinstance(count, int) else torch.tensor(count)
-    return ((places + 1) * _GOLDEN).to(device)
+    indices = torch.arange(count) if isinstance(count, int) else torch.tensor(count)
+    return ((indices + 1) * _GOLDEN).to(device)
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -84,14 +84,14 @@ class RuleBook:
 
     def _check_sizes(self) -> None:
         """Refuse rules whose tables would take too much time or memory."""
-        named = [name for rule in self.rules for name in (*rule.when, *rule.then)]
-        if len(named) > MAX_CONDITIONS:
-            raise DomainError(f"the rules have {len(named):,} conditions; {MAX_CONDITIONS:,} at most. Use fewer rules")
-        sizes = {name: self._attributes[self._columns[name]].size for name in set(named) if name in self._columns}
+        names = [name for rule in self.rules for name in (*rule.when, *rule.then)]
+        if len(names) > MAX_CONDITIONS:
+            raise DomainError(f"the rules have {len(names):,} conditions; {MAX_CONDITIONS:,} at most. Use fewer rules")
+        sizes = {name: self._attributes[self._columns[name]].size for name in set(names) if name in self._columns}
         for name, size in sizes.items():
             if size > MAX_RULE_VALUES:
                 raise DomainError(f"attribute '{name}' has too many values for a rule. Use a larger step")
-        tables = sum(sizes.get(name, 0) for name in named) + 32 * sum(sizes.values())
+        tables = sum(sizes.get(name, 0) for name in names) + 32 * sum(sizes.values())
         check_size(tables, "the tables of the rules")
 
     @property
@@ -118,9 +118,9 @@ class RuleBook:
 
     def _components(self) -> list[tuple[int, ...]]:
         groups: list[set[int]] = []
-        for named in self._named:
-            joined = named.union(*(g for g in groups if g & named))
-            groups = [g for g in groups if not g & named] + [joined]
+        for columns in self._named:
+            merged_group = columns.union(*(g for g in groups if g & columns))
+            groups = [g for g in groups if not g & columns] + [merged_group]
         return [tuple(sorted(g)) for g in groups]
 
     def _compile(self, columns: tuple[int, ...]) -> RuleGroup:
@@ -165,29 +165,29 @@ class RuleBook:
             columns, tuple(class_of), tuple(members), tuple(starts), tuple(counts), allowed, total, weights
         )
 
-    def _newly_broken(self, rows: Tensor, column: int, known: set[int]) -> Tensor:
+    def _newly_broken(self, rows: Tensor, column: int, completed: set[int]) -> Tensor:
         """Return which rows break a rule that names a column for any values of the columns that are not yet known."""
         broken = torch.zeros(len(rows), dtype=torch.bool)
-        for when, then, named in zip(self._when, self._then, self._named, strict=True):
-            if column in named and {c for c, _ in when} <= known:
-                known_conditions = [(c, table) for c, table in then if c in known]
-                if known_conditions or not then:
-                    met = _meet_all(rows, when)
-                    broken |= met & ~_meet_all(rows, known_conditions) if then else met
+        for when, then, rule_columns in zip(self._when, self._then, self._named, strict=True):
+            if column in rule_columns and {c for c, _ in when} <= completed:
+                completed_conditions = [(c, table) for c, table in then if c in completed]
+                if completed_conditions or not then:
+                    is_met = _meet_all(rows, when)
+                    broken |= is_met & ~_meet_all(rows, completed_conditions) if then else is_met
         return broken
 
     def broken(self, rows: Tensor) -> Tensor:
         """Return for each row and each rule whether the row breaks it: bool, (n, rules)."""
         result = torch.zeros(len(rows), len(self.rules), dtype=torch.bool, device=rows.device)
         for i, (when, then) in enumerate(zip(self._when, self._then, strict=True)):
-            met = _meet_all(rows, when)
-            result[:, i] = met & ~_meet_all(rows, then) if then else met
+            is_met = _meet_all(rows, when)
+            result[:, i] = is_met & ~_meet_all(rows, then) if then else is_met
         return result
 
     def count(self) -> int:
         """Return the exact number of rows that keep the rules."""
-        free = math.prod(a.size for c, a in enumerate(self._attributes) if c not in self.columns)
-        return free * math.prod(group.total for group in self.tied)
+        untied_rows = math.prod(a.size for c, a in enumerate(self._attributes) if c not in self.columns)
+        return untied_rows * math.prod(group.total for group in self.tied)
 
     def sample_into(self, rows: Tensor, u: Tensor, v: Tensor) -> None:
         """Overwrite the columns that rules name with rows drawn uniformly from the allowed combinations.
@@ -197,12 +197,12 @@ class RuleBook:
         for i, group in enumerate(self.tied):
             ends = group.weights.to(u.device).cumsum(0)
             # The last end may be below 1 by rounding; numbers beyond it belong to the last combination.
-            place = torch.searchsorted(ends, u[:, i].contiguous(), right=True).clamp(max=len(ends) - 1)
-            drawn = group.allowed.to(u.device)[place]
+            index = torch.searchsorted(ends, u[:, i].contiguous(), right=True).clamp(max=len(ends) - 1)
+            classes_drawn = group.allowed.to(u.device)[index]
             for j, column in enumerate(group.columns):
-                chosen = drawn[:, j]
-                within = (v[:, column] * group.counts[j].to(u.device)[chosen]).long()
-                rows[:, column] = group.members[j].to(u.device)[group.starts[j].to(u.device)[chosen] + within]
+                classes = classes_drawn[:, j]
+                within = (v[:, column] * group.counts[j].to(u.device)[classes]).long()
+                rows[:, column] = group.members[j].to(u.device)[group.starts[j].to(u.device)[classes] + within]
 
     def mend(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Return the nearest rows that keep the rules; rows that keep them do not change.
@@ -248,23 +248,23 @@ def _find_nearest(class_of: Tensor, code: Tensor, classes: int, empty: int | Non
     target = torch.empty(len(distinct), classes, dtype=torch.int64, device=code.device)
     for c in range(classes):
         members = (class_of == c).nonzero()[:, 0]  # ascending
-        stays = members[-1] == empty  # which is the last
-        members = members[:-1] if stays and len(members) > 1 else members
+        has_empty = members[-1] == empty  # which is the last
+        members = members[:-1] if has_empty and len(members) > 1 else members
         right = torch.searchsorted(members, distinct).clamp(max=len(members) - 1)
         left = (right - 1).clamp(min=0)
         nearer = (members[left] - distinct).abs() <= (members[right] - distinct).abs()
         target[:, c] = torch.where(nearer, members[left], members[right])
-        if stays:
+        if has_empty:
             target[distinct == empty, c] = distinct[distinct == empty]
     distance = (target - distinct[:, None]).abs()
     return target[inverse], distance[inverse]
 
 
 def _meet_all(rows: Tensor, tables: list[tuple[int, Tensor]]) -> Tensor:
-    met = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    is_met = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
     for column, table in tables:
-        met &= table.to(rows.device)[rows[:, column].clamp(0, len(table) - 1)]
-    return met
+        is_met &= table.to(rows.device)[rows[:, column].clamp(0, len(table) - 1)]
+    return is_met
 
 
 def find_meeting_codes(attribute: Attribute, condition: RuleCondition) -> Tensor:
@@ -274,15 +274,15 @@ def find_meeting_codes(attribute: Attribute, condition: RuleCondition) -> Tensor
             raise DomainError(f"attribute '{attribute.name}' has labels, not numbers. List the labels that are meant")
         numbers = float(attribute.low) + float(attribute.step) * torch.arange(attribute.size, dtype=torch.float64)
         slack = 1e-9 * max(1.0, abs(attribute.low), abs(attribute.high))
-        met = (numbers >= condition.low - slack) & (numbers <= condition.high + slack)
-        met[attribute.grid_size :] = False  # an empty cell is in no range
-        return met
-    met = torch.zeros(attribute.size, dtype=torch.bool)
+        is_met = (numbers >= condition.low - slack) & (numbers <= condition.high + slack)
+        is_met[attribute.grid_size :] = False  # an empty cell is in no range
+        return is_met
+    is_met = torch.zeros(attribute.size, dtype=torch.bool)
     codes = torch.from_numpy(attribute.codes(condition))
     if bool(((codes < 0) | (codes >= attribute.size)).any()):  # an extra label, or an empty cell
         raise DomainError(f"attribute '{attribute.name}': a rule can name its values only, not {condition}")
-    met[codes] = True
-    return met
+    is_met[codes] = True
+    return is_met
 
 
 @dataclass(frozen=True)
@@ -305,11 +305,11 @@ def make_completion_steps(
     groups: Sequence[RuleGroup], order: Sequence[int], device: torch.device
 ) -> dict[int, CompletionStep]:
     """Return the completion step of each column that rules name, in the given order."""
-    place = {column: i for i, column in enumerate(order)}
+    position = {column: i for i, column in enumerate(order)}
     completions: dict[int, CompletionStep] = {}
     for number, group in enumerate(groups):
         states, count = torch.zeros(len(group.allowed), dtype=torch.int64), 1
-        for j in sorted(range(len(group.columns)), key=lambda j: place[group.columns[j]]):
+        for j in sorted(range(len(group.columns)), key=lambda j: position[group.columns[j]]):
             classes = len(group.counts[j])
             check_size(count * classes * 8, "the completions under the rules")
             key = states * classes + group.allowed[:, j]

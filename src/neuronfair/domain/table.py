@@ -196,8 +196,8 @@ class TableDomain(Domain):
 
     def valid(self, rows: Tensor) -> Tensor:
         """Return for each row whether it lies within all bounds and keeps all rules: bool, (n,)."""
-        inside = ((rows >= 0) & (rows < self.sizes)).all(-1)
-        return inside & ~self.broken(rows).any(1) if self.rules else inside
+        is_inside = ((rows >= 0) & (rows < self.sizes)).all(-1)
+        return is_inside & ~self.broken(rows).any(1) if self.rules else is_inside
 
     def clip(self, rows: Tensor) -> Tensor:
         """Return the nearest valid rows: codes are moved into their bounds, and valid rows do not change.
@@ -231,11 +231,11 @@ class TableDomain(Domain):
 
     def move(self, rows: Tensor, codes: Tensor) -> Tensor:
         """Return the nearest valid rows to `codes` with the sensitive values of `rows`, or the row if there is none."""
-        moved = self.clip(torch.where(self.changeable, codes, rows))
+        results = self.clip(torch.where(self.changeable, codes, rows))
         if self.sensitive_are_ruled:
-            kept = (self.changeable | (moved == rows)).all(1, keepdim=True)
-            moved = torch.where(kept, moved, rows)
-        return moved
+            is_kept = (self.changeable | (results == rows)).all(1, keepdim=True)
+            results = torch.where(is_kept, results, rows)
+        return results
 
     def neighbours(self, rows: Tensor, u: Tensor) -> Tensor:
         return self._neighbours.draw(rows, u)
@@ -309,8 +309,8 @@ class TableDomain(Domain):
     @property
     def _key_sizes(self) -> list[int]:
         """How many values each column contributes to the key: one for a column that does not count."""
-        alike = () if self.twinning.key_has_group else self.sensitive_columns
-        return [1 if i in alike else a.size for i, a in enumerate(self.attributes)]
+        ignored_columns = () if self.twinning.key_has_group else self.sensitive_columns
+        return [1 if i in ignored_columns else a.size for i, a in enumerate(self.attributes)]
 
     @cached_property
     def _key_coefficients(self) -> Tensor:
@@ -347,17 +347,17 @@ def _with_medians(attribute: Attribute, codes: Tensor) -> Attribute:
     """Return an attribute with a value for each band: the median of its codes, or the middle of an empty band."""
     values = []
     for band, (first, end) in enumerate(pairwise((*attribute.band_starts, attribute.grid_size))):
-        inside = codes[(codes >= first) & (codes < end)]
-        code = int(inside.median()) if len(inside) else attribute.band_codes[band]
+        band_codes = codes[(codes >= first) & (codes < end)]
+        code = int(band_codes.median()) if len(band_codes) else attribute.band_codes[band]
         values.append(attribute.low + attribute.step * code)
     return dataclasses.replace(attribute, band_values=tuple(values))
 
 
-def check_rows(domain: TableDomain, rows: Tensor, what: str) -> None:
+def check_rows(domain: TableDomain, rows: Tensor, label: str) -> None:
     """Refuse rows that have another number of columns than the domain has attributes."""
     expected = len(domain.attributes)
     if rows.dim() != 2 or rows.shape[1] != expected:
         raise DomainError(
-            f"{what}: expected rows with the {expected} columns of '{domain.name}', got shape {tuple(rows.shape)}. "
+            f"{label}: expected rows with the {expected} columns of '{domain.name}', got shape {tuple(rows.shape)}. "
             "Compare rows of one domain only"
         )

@@ -156,30 +156,30 @@ class Combinations(NamedTuple):
         strides = [math.prod(counts[i + 1 :]) for i in range(len(counts))]
         lists = (columns, [0] * len(sizes), [size - 1 for size in sizes], strides, range(1, len(values)))
         starts = tuple(None if band is None else torch.tensor(band[0][1:], device=device) for band in bands)
-        places, first, last, steps, others = (torch.tensor(list(numbers), device=device) for numbers in lists)
-        return Combinations(values, places, first, last, steps, others, starts)
+        column_tensor, first, last, steps, others = (torch.tensor(list(numbers), device=device) for numbers in lists)
+        return Combinations(values, column_tensor, first, last, steps, others, starts)
 
     def number(self, rows: Tensor) -> Tensor:
         """Return the number of the combination of each row, from (…, d) to (…); codes are clipped to their bounds."""
         codes = rows.index_select(-1, self.columns).clamp(self.first, self.last)
-        for place, starts in enumerate(self.starts):
+        for index, starts in enumerate(self.starts):
             if starts is not None:
-                codes[..., place] = torch.bucketize(codes[..., place].contiguous(), starts, right=True)
+                codes[..., index] = torch.bucketize(codes[..., index].contiguous(), starts, right=True)
         return (codes * self.strides).sum(-1) if len(self.columns) > 1 else codes[..., 0]
 
-    def ahead(self, rows: Tensor, places: Tensor) -> Tensor:
+    def ahead(self, rows: Tensor, offsets: Tensor) -> Tensor:
         """Return each row with the combinations that many places, (k,) or (n, k), after its own: (n, k, d)."""
-        copies = rows[:, None].expand(-1, places.shape[-1], -1).clone()  # a third of the time of repeat()
-        return copies.index_copy_(2, self.columns, self._values(rows, places))
+        copies = rows[:, None].expand(-1, offsets.shape[-1], -1).clone()  # a third of the time of repeat()
+        return copies.index_copy_(2, self.columns, self._values(rows, offsets))
 
-    def member(self, rows: Tensor, places: Tensor) -> Tensor:
+    def member(self, rows: Tensor, offsets: Tensor) -> Tensor:
         """Return each row with the combination that many places, (n,), after its own; for 0 the row itself."""
-        values = self._values(rows, places[:, None])[:, 0]
-        own = rows.index_select(1, self.columns)  # a row outside its bounds stays itself
-        return rows.index_copy(1, self.columns, torch.where(places[:, None] > 0, values, own))
+        values = self._values(rows, offsets[:, None])[:, 0]
+        values_of_row = rows.index_select(1, self.columns)  # a row outside its bounds stays itself
+        return rows.index_copy(1, self.columns, torch.where(offsets[:, None] > 0, values, values_of_row))
 
-    def _values(self, rows: Tensor, places: Tensor) -> Tensor:
-        numbers = (self.number(rows)[:, None] + places) % len(self.values)
+    def _values(self, rows: Tensor, offsets: Tensor) -> Tensor:
+        numbers = (self.number(rows)[:, None] + offsets) % len(self.values)
         plain = len(self.columns) == 1 and not self.starts  # then the values are 0, 1, …
         return numbers[..., None] if plain else self.values[numbers]
 
@@ -214,8 +214,8 @@ def weigh_columns(sizes: Sequence[int]) -> Tensor:
     column with one value gets 0.
     """
     if fits_in_int64(sizes):
-        places = list(accumulate(sizes[:-1], operator.mul, initial=1))
-        coefficients = torch.tensor(places, dtype=torch.int64)
+        place_values = list(accumulate(sizes[:-1], operator.mul, initial=1))
+        coefficients = torch.tensor(place_values, dtype=torch.int64)
     else:
         halves = torch.randint(2**32, (2, len(sizes)), generator=torch.Generator().manual_seed(_SEED))
         coefficients = (halves[0] << 32) | halves[1] | 1

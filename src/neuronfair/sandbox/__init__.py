@@ -38,7 +38,7 @@ class Unreadable(NeuronFairError):  # noqa: N818 - the reason, to be put into a 
     """A file cannot be read; the text says why."""
 
 
-def read_sandboxed(reader: str, content: bytes, what: object) -> bytes:
+def read_sandboxed(reader: str, content: bytes, label: object) -> bytes:
     """Return the answer of a reader, by its name in `readers.READERS`; raise `Unreadable` if it fails or crashes."""
     memory, seconds = max_bytes(), SECONDS + len(content) // 10_000_000
     with _LOCK:
@@ -46,15 +46,15 @@ def read_sandboxed(reader: str, content: bytes, what: object) -> bytes:
             answer = _server(reader).ask(content, memory, seconds)
         except (OSError, struct.error):  # the process has ended
             answer = b""
-    kind, rest = answer[:1], answer[1:]
+    kind, result = answer[:1], answer[1:]
     if kind == b"+":
-        return rest
+        return result
     if kind == b"m":
         raise TooLargeError(
-            f"{what}: takes more than {memory / 1e9:,.1f} GB of memory when it is read. "
+            f"{label}: takes more than {memory / 1e9:,.1f} GB of memory when it is read. "
             f"If you trust it, set {SIZE_VARIABLE} to a larger number of bytes"
         )
-    raise Unreadable(rest.decode() if kind == b"-" else "it is damaged, or not of this format")
+    raise Unreadable(result.decode() if kind == b"-" else "it is damaged, or not of this format")
 
 
 class _Server:
@@ -81,17 +81,17 @@ class _Server:
         """Return the answer to one file: a letter and its content."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        most = memory // TEXT_FACTOR
+        max_answer = memory // TEXT_FACTOR
         timer = threading.Timer(START + seconds, self.process.kill)
         timer.start()
         answered = False
         try:
-            self.process.stdin.write(_REQUEST.pack(memory, seconds, most, len(content)))
+            self.process.stdin.write(_REQUEST.pack(memory, seconds, max_answer, len(content)))
             self.process.stdin.write(content)
             self.process.stdin.flush()
             (size,) = _ANSWER.unpack(self.process.stdout.read(_ANSWER.size))
-            answer = self.process.stdout.read(size) if size <= most else b"m"
-            answered = size <= most
+            answer = self.process.stdout.read(size) if size <= max_answer else b"m"
+            answered = size <= max_answer
             return answer
         finally:
             timer.cancel()
@@ -112,12 +112,12 @@ _SERVERS: dict[str, _Server] = {}
 
 
 def _server(reader: str) -> _Server:
-    known = _SERVERS.get(reader)
-    if known is None or not known.usable:
-        if known is not None:
-            known.stop()
-        _SERVERS[reader] = known = _Server(reader)
-    return known
+    server = _SERVERS.get(reader)
+    if server is None or not server.usable:
+        if server is not None:
+            server.stop()
+        _SERVERS[reader] = server = _Server(reader)
+    return server
 
 
 @atexit.register

@@ -86,8 +86,8 @@ def read_catboost(content: bytes, memory: int) -> bytes:
 
 def check_branches(steps: list[tuple[int, int]]) -> None:
     """Refuse a tree of CatBoost that is not of one depth and whose branches lead out of it."""
-    for place, branches in enumerate(steps):
-        if any(place + step >= len(steps) for step in branches):
+    for index, branches in enumerate(steps):
+        if any(index + step >= len(steps) for step in branches):
             raise ValueError("a branch of a tree leads nowhere")
 
 
@@ -142,18 +142,18 @@ def run_onnx(content: bytes, memory: int) -> bytes:
 
     types = {"tensor(double)": "f8", "tensor(int64)": "i8", "tensor(int32)": "i4", "tensor(bool)": "?"}
 
-    def rows(place: Any) -> np.ndarray:
-        shape = [length if isinstance(length, int) else 2 for length in place.shape]
-        if place.type == "tensor(string)":
+    def rows(model_input: Any) -> np.ndarray:
+        shape = [length if isinstance(length, int) else 2 for length in model_input.shape]
+        if model_input.type == "tensor(string)":
             return np.full(shape, "", dtype=object)
-        return np.zeros(shape, types.get(place.type, "f4"))
+        return np.zeros(shape, types.get(model_input.type, "f4"))
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-        session.run(None, {place.name: rows(place) for place in session.get_inputs()})
+        session.run(None, {model_input.name: rows(model_input) for model_input in session.get_inputs()})
     except Exception as error:
         if "alloc" in str(error):
             raise MemoryError from error
@@ -164,17 +164,17 @@ def read_hdf5(content: bytes, memory: int) -> bytes:
     """Read all of an HDF5 file. Refuse links and data in other files; the library can hang on a damaged file."""
     import h5py
 
-    taken = 0
+    size = 0
 
     def count(_: str, item: Any) -> None:
-        nonlocal taken
+        nonlocal size
         if isinstance(item, h5py.Dataset):
             if item.is_virtual or item.external:
                 raise ValueError(f"'{item.name}' lies in another file")
-            taken += math.prod(item.shape or ()) * item.dtype.itemsize
+            size += math.prod(item.shape or ()) * item.dtype.itemsize
         for value in item.attrs.values():
-            taken += JSON_SIZE * (len(value) if isinstance(value, (str, bytes)) else getattr(value, "nbytes", 0))
-        if taken > memory:
+            size += JSON_SIZE * (len(value) if isinstance(value, (str, bytes)) else getattr(value, "nbytes", 0))
+        if size > memory:
             raise MemoryError
         if isinstance(item, h5py.Dataset):
             item[()]
@@ -231,8 +231,8 @@ def feather_table(content: bytes) -> tuple[pyarrow.Table, list[str]]:
     options = pyarrow.ipc.IpcReadOptions(use_threads=False)
     with kind(source, options=options) as reader:
         table = reader.read_all()
-    plain = [place for place, one in enumerate(table.schema) if _is_plain(one.type)]
-    odd = [one.name for one in table.schema if not _is_plain(one.type)]
+    plain = [index for index, field in enumerate(table.schema) if _is_plain(field.type)]
+    odd = [field.name for field in table.schema if not _is_plain(field.type)]
     table = table.select(plain)
     table.validate(full=True)
     return table, odd

@@ -37,10 +37,10 @@ def main(readers: str, name: str, mode: str) -> None:
     if forks:
         _system("unshare", NEW_USER | NEW_NETWORK) and _system("unshare", NEW_NETWORK)
     while header := requests.read(REQUEST.size):
-        memory, seconds, most, size = REQUEST.unpack(header)
+        memory, seconds, max_answer, size = REQUEST.unpack(header)
         content = requests.read(size)
         if forks:
-            answer = forked(read, content, memory, seconds, most, [requests.fileno(), answers.fileno()])
+            answer = forked(read, content, memory, seconds, max_answer, [requests.fileno(), answers.fileno()])
         else:
             answer = attempt(read, content, memory, seconds)
         answers.write(ANSWER.pack(len(answer)) + answer)
@@ -49,7 +49,7 @@ def main(readers: str, name: str, mode: str) -> None:
             return
 
 
-def forked(read: ReadBytes, content: bytes, memory: int, seconds: int, most: int, private: list[int]) -> bytes:
+def forked(read: ReadBytes, content: bytes, memory: int, seconds: int, max_answer: int, private: list[int]) -> bytes:
     """Read in a child without the `private` pipes, and return its answer; nothing if the child crashes."""
     import select
 
@@ -69,14 +69,14 @@ def forked(read: ReadBytes, content: bytes, memory: int, seconds: int, most: int
     while select.select([inlet], [], [], max(0.0, deadline - time.monotonic()))[0]:
         part = os.read(inlet, 1 << 20)
         answer += part
-        if not part or len(answer) > most:
+        if not part or len(answer) > max_answer:
             break
     else:
         answer.clear()  # it has taken too long
     os.close(inlet)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return b"m" if len(answer) > most else bytes(answer)
+    return b"m" if len(answer) > max_answer else bytes(answer)
 
 
 def attempt(read: ReadBytes, content: bytes, memory: int, seconds: int) -> bytes:
@@ -98,16 +98,16 @@ def _limit(memory: int, seconds: int) -> None:
         return
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        now = pages * resource.getpagesize()
+        used_memory = pages * resource.getpagesize()
     except OSError:  # not Linux
-        now = 1 << 30
-    limits = {"AS": now + memory, "CPU": seconds, "FSIZE": 0, "CORE": 0}
-    for name, most in limits.items():
+        used_memory = 1 << 30
+    limits = {"AS": used_memory + memory, "CPU": seconds, "FSIZE": 0, "CORE": 0}
+    for name, maximum in limits.items():
         try:
             kind = getattr(resource, f"RLIMIT_{name}")
             _, already = resource.getrlimit(kind)
-            most = most if already == resource.RLIM_INFINITY else min(most, already)
-            resource.setrlimit(kind, (most, most))
+            maximum = maximum if already == resource.RLIM_INFINITY else min(maximum, already)
+            resource.setrlimit(kind, (maximum, maximum))
         except (AttributeError, ValueError, OSError):  # a system without this limit
             continue
 

@@ -63,13 +63,13 @@ class Pool(ABC):
         pieces and is raised here; so does leaving the iterator. When a worker or its machine is lost, its piece starts
         again from whatever it has saved itself. `gpus` is how many GPUs a piece takes.
         """
-        made: dict[int, Made] = {}
+        results: dict[int, Made] = {}
         following = 0
         with closing(self._completed(PoolTask(work, shared, items, progress, gpus))) as completed:
             for number, result in completed:
-                made[number] = result
-                while following in made:
-                    yield made.pop(following)
+                results[number] = result
+                while following in results:
+                    yield results.pop(following)
                     following += 1
 
     @abstractmethod
@@ -130,18 +130,18 @@ class Processes(Pool):
     ) -> Iterator[tuple[int, Any]]:
         """Yield the results of the missing pieces as they are completed, until a process is lost."""
         context = get_context("spawn")
-        watched, here = context.Pipe(duplex=False)
+        watched, caller_end = context.Pipe(duplex=False)
         pool = ProcessPoolExecutor(min(self.size, len(missing)), context, _prepare, (common, lines, watched))
         try:
             running = {pool.submit(_piece, number, items[number]): number for number in missing}
             while running:
-                done = wait(running, REPORT_SECONDS if progress is not None else None, FIRST_COMPLETED).done
+                finished = wait(running, REPORT_SECONDS if progress is not None else None, FIRST_COMPLETED).done
                 if progress is not None:
                     progress([*zip(*[iter(lines[: COUNTS * len(items)])] * COUNTS, strict=True)])
-                for future in sorted(done, key=running.__getitem__):  # earlier results come before a later error
+                for future in sorted(finished, key=running.__getitem__):  # earlier results come before a later error
                     yield running.pop(future), future.result()
         finally:
-            here.close()  # ends the processes that still work
+            caller_end.close()  # ends the processes that still work
             pool.shutdown(cancel_futures=True)
             watched.close()
 
@@ -261,8 +261,8 @@ class Ray(Pool):
         board = None
         if task.progress is not None:
             # On the machine of the caller, as long as that one lives.
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-            options = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": here}
+            strategy = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            options = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": strategy}
             board = ray.remote(_Board).options(**options).remote(len(task.items))
         remote = ray.remote(_ray_piece).options(num_cpus=1, num_gpus=task.gpus, max_retries=RETRIES)
         with _sending("--ray"):

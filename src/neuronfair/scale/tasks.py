@@ -44,29 +44,29 @@ def has_other_threads() -> bool:
     """Return whether this process has threads besides this one and those of OpenBLAS, which end before a fork."""
     from threadpoolctl import threadpool_info
 
-    blas: int = sum(one["num_threads"] - 1 for one in threadpool_info() if one["internal_api"] == "openblas")
+    blas: int = sum(pool["num_threads"] - 1 for pool in threadpool_info() if pool["internal_api"] == "openblas")
     return len(os.listdir("/proc/self/task")) > 1 + blas  # noqa: PTH208 - not a folder of files
 
 
 @contextmanager
-def one_torch_thread(wanted: bool = True) -> Iterator[None]:
+def one_torch_thread(condition: bool = True) -> Iterator[None]:
     """Let torch compute in one thread where several would mostly wait for each other; restore their number then."""
     before = torch.get_num_threads()
-    if wanted:
+    if condition:
         torch.set_num_threads(1)
     try:
         yield
     finally:
-        if wanted:
+        if condition:
             torch.set_num_threads(before)
 
 
 @contextmanager
-def one_thread(wanted: bool = True) -> Iterator[None]:
+def one_thread(condition: bool = True) -> Iterator[None]:
     """Let torch and all other libraries compute in one thread, so that processes share the cores."""
     from threadpoolctl import threadpool_limits
 
-    with one_torch_thread(wanted), threadpool_limits(1) if wanted else nullcontext():
+    with one_torch_thread(condition), threadpool_limits(1) if condition else nullcontext():
         yield
 
 
@@ -167,15 +167,15 @@ class Tasks:
         except KeyboardInterrupt:
             self.interrupt()
             raise
-        found = []
+        values = []
         for number in numbers:
             if number not in self._made:
                 self._made[number] = self._one(number)
-            made = self._made[number]
-            if made.error is not None:
-                raise made.error
-            found.append(made.value)
-        return found
+            outcome = self._made[number]
+            if outcome.error is not None:
+                raise outcome.error
+            values.append(outcome.value)
+        return values
 
     def interrupt(self) -> None:
         """Interrupt all forks, and keep the results that they have."""
@@ -191,19 +191,19 @@ class Tasks:
         return number in self._made and self._made[number].error is None
 
     def _one(self, number: int) -> _Made:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         value, error = None, None
         try:
             value = self._works[number]()
         except Exception as raised:
             error = raised
-        return _Made(value, error, time.perf_counter() - begun)
+        return _Made(value, error, time.perf_counter() - start)
 
-    def _do(self, made: dict[int, _Made]) -> None:
+    def _do(self, results: dict[int, _Made]) -> None:
         """Do tasks until none is left that no process has begun."""
-        while taken := os.read(self._queue, _NUMBER.size):  # whole numbers: no process reads or writes a part of one
-            (number,) = _NUMBER.unpack(taken)
-            made[number] = self._one(number)
+        while data := os.read(self._queue, _NUMBER.size):  # whole numbers: no process reads or writes a part of one
+            (number,) = _NUMBER.unpack(data)
+            results[number] = self._one(number)
 
     def _collect(self) -> None:
         for process, pipe in list(self._forks.items()):
@@ -220,7 +220,7 @@ class Tasks:
     def _fork(self) -> None:
         """Fork a process that does tasks until none is left and then sends its results."""
         read, write = os.pipe()
-        here = os.getpid()
+        caller = os.getpid()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads: those of pools, which idle
             try:
@@ -235,14 +235,14 @@ class Tasks:
             return
         try:
             ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)  # when the caller is killed
-            if os.getppid() == here:
+            if os.getppid() == caller:
                 os.close(read)
                 with one_thread():
-                    made = dict[int, _Made]()
+                    results = dict[int, _Made]()
                     with suppress(KeyboardInterrupt):
-                        self._do(made)
+                        self._do(results)
                     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C must not cut off the results
-                    content = pickle.dumps({number: one for number, one in made.items() if _can_be_sent(one.error)})
+                    content = pickle.dumps({number: r for number, r in results.items() if _can_be_sent(r.error)})
                 with os.fdopen(write, "wb") as pipe:
                     pipe.write(content)
         finally:  # a result that cannot be sent is missing, so that the caller does the task again

@@ -133,10 +133,10 @@ def writing(folder: Path | str) -> Iterator[None]:
 def check_digest(path: Path, digest: object) -> None:
     """Refuse a file that is not as it was written."""
     try:
-        same = sha256(path) == digest
+        is_intact = sha256(path) == digest
     except FileNotFoundError:
         raise RunError(f"{path}: is gone. Nothing was changed") from None
-    if not same:
+    if not is_intact:
         raise RunError(f"{path}: damaged: it is not as it was written. Nothing was changed")
 
 
@@ -224,24 +224,24 @@ class Lock:
             _warn_without(folder, error)
             return None
         lock, file = Lock(handle), os.fstat(handle)
-        held = _HELD.get((file.st_dev, file.st_ino))
-        if held is not None:
-            return held
+        existing_lock = _HELD.get((file.st_dev, file.st_ino))
+        if existing_lock is not None:
+            return existing_lock
         try:
-            free = lock_descriptor(handle, blocking=False)
+            is_locked = lock_descriptor(handle, blocking=False)
         except OSError as error:
             _warn_without(folder, error)
             return None
-        if not free:
+        if not is_locked:
             raise RunError(f"{folder}: another process is writing to this run. Wait for it, or choose another --out")
         _HELD[file.st_dev, file.st_ino] = lock
         return lock
 
 
 def _warn_without(folder: Path, error: OSError) -> None:
-    place = folder.resolve()
-    if place not in _WARNED:
-        _WARNED.add(place)
+    resolved = folder.resolve()
+    if resolved not in _WARNED:
+        _WARNED.add(resolved)
         warnings.warn(
             f"{folder}: cannot be locked ({error.strerror or error}), so a second process could write to it and damage "
             "the run. Start no other command with this --out, or choose one on a file system with locks",

@@ -151,9 +151,9 @@ def read_manifest(folder: Path, kind: RunKind) -> Json:
         raise RunError(f"{folder}: not a run folder: it has no {MANIFEST}") from None
     if any(not isinstance(manifest.get(key), kind) for key, kind in _ENTRIES.items()):
         raise RunError(f"{folder / MANIFEST}: not the manifest of a run")
-    found = manifest.get("kind", "search")
-    if found != kind:
-        raise RunError(f"{folder}: holds a {found}, not a {kind}. Choose another folder")
+    held_kind = manifest.get("kind", "search")
+    if held_kind != kind:
+        raise RunError(f"{folder}: holds a {held_kind}, not a {kind}. Choose another folder")
     config = manifest["plan"]
     if "method_names" not in manifest and isinstance(config.get("method"), str):
         config["method"] = _RENAMED.get(config["method"], config["method"])
@@ -168,18 +168,18 @@ def read_manifest(folder: Path, kind: RunKind) -> Json:
     return manifest
 
 
-def check_same(folder: Path, there: Json, now: Json) -> None:
+def check_same(folder: Path, old: Json, new: Json) -> None:
     """Refuse to resume a run that was started with other inputs or settings."""
     changed = ("weights", "other weights"), ("domain", "another domain"), ("rows", "another table")
-    for key, what in (*changed, ("population", "another population")):
-        if there.get(key) != now.get(key):
+    for key, change in (*changed, ("population", "another population")):
+        if old.get(key) != new.get(key):
             raise OtherRunError(
-                f"{folder}: this run was begun with {what}, so it cannot be resumed. Choose another --out, or --force"
+                f"{folder}: this run was begun with {change}, so it cannot be resumed. Choose another --out, or --force"
             )
-    for key in (*now["plan"], "twins"):
-        was, value = (config.get(key, _BEFORE.get(key)) for config in (there["plan"], now["plan"]))
+    for key in (*new["plan"], "twins"):
+        was, value = (config.get(key, _BEFORE.get(key)) for config in (old["plan"], new["plan"]))
         if was != value and key != "scale":  # which does not affect the search, and is missing in older runs
-            older = key == "method" and "method_names" not in there and was in _RENAMED.values()
+            older = key == "method" and "method_names" not in old and was in _RENAMED.values()
             note = " (its name since version 0.3)" if older else ""
             raise OtherRunError(
                 f"{folder}: this run was begun with {key} = {was}{note}, not {value}. Choose another --out"
@@ -231,15 +231,15 @@ class Journal:
         """Read a journal; a last line that a kill has cut off is skipped, a damaged one is refused."""
         journal = Journal(path, check, {phase: [] for phase in _OF[kind]})
         try:
-            *whole, end = read_text(path).split(b"\n")
+            *complete_lines, last_line = read_text(path).split(b"\n")
         except FileNotFoundError:
             return journal
-        damaged = not all(journal._take(line + b"\n") for line in whole)
+        damaged = not all(journal._take(line + b"\n") for line in complete_lines)
         # The text after the last line break was being written when the run was killed. If it is a whole line with more
         # text behind it, its line break is damaged.
-        for mark in _END.finditer(end if not damaged else b""):
-            if journal._take(end[: mark.end()]):
-                damaged, journal.missing = mark.end() < len(end), b"\n"
+        for mark in _END.finditer(last_line if not damaged else b""):
+            if journal._take(last_line[: mark.end()]):
+                damaged, journal.missing = mark.end() < len(last_line), b"\n"
                 break
         if damaged:
             number = len(journal.lines) + (not journal.missing)
@@ -269,12 +269,12 @@ class Journal:
             return False
         try:
             entry = json.loads(body + b"}", object_hook=files.current_keys)
-            whole = (entry["event"] == "begin") == (not self.lines) and _is_entry(entry, self.parts)
+            is_complete = (entry["event"] == "begin") == (not self.lines) and _is_entry(entry, self.parts)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            whole = False
-        if whole:
+            is_complete = False
+        if is_complete:
             self._add(entry, zlib.crc32(body, self.check), len(line))
-        return whole
+        return is_complete
 
     def _add(self, entry: Json, check: int, size: int) -> None:
         self.lines.append(entry)
@@ -292,15 +292,15 @@ def _is_entry(entry: Json, parts: Mapping[str, Sequence[object]]) -> bool:
     """Return whether a line of the journal, which may be any JSON, has the entries of its event."""
     if entry["event"] == "begin":
         files = {"seeds": SEEDS, **{kind: name for kind, name in STARTING_FILES.items() if kind in entry}}
-        named = "crc32" not in entry if PROOF in parts else _names(entry, files)
-        return named and isinstance(entry["model"], str | None)
+        has_files = "crc32" not in entry if PROOF in parts else _names(entry, files)
+        return has_files and isinstance(entry["model"], str | None)
     if entry["event"] == "part":
         phase = entry["phase"]
-        named = _names(entry, part_names(phase, len(parts[phase])))
-        timed = named and isinstance(entry["seconds"], (int, float))
+        has_files = _names(entry, part_names(phase, len(parts[phase])))
+        has_seconds = has_files and isinstance(entry["seconds"], (int, float))
         if phase == PROOF:
-            return timed and isinstance(entry["boxes"], int)
-        return timed and all(isinstance(entry[key], int) for key in _COUNTS) and "stop" in entry
+            return has_seconds and isinstance(entry["boxes"], int)
+        return has_seconds and all(isinstance(entry[key], int) for key in _COUNTS) and "stop" in entry
     if entry["event"] == "control":
         count = entry["count"]
         return "name" in entry and set(count) == _COUNT and all(isinstance(count[key], int) for key in _COUNT)
@@ -345,14 +345,14 @@ class Ledger:
             lock = Lock.of(folder)
             if not (folder / MANIFEST).exists():  # it comes first: it marks the folder as one of ours
                 write_manifest(folder, {**manifest, "files": {DOMAIN: hashlib.sha256(text).hexdigest()}})
-        there = read_manifest(folder, kind)
-        check_same(folder, there, manifest)
-        ledger = cls._read(folder, there, domain, kind, lock)
+        recorded = read_manifest(folder, kind)
+        check_same(folder, recorded, manifest)
+        ledger = cls._read(folder, recorded, domain, kind, lock)
         with writing(folder):
             if not ledger.lines and not (folder / DOMAIN).exists():
                 files.write_whole(ledger._staged(DOMAIN), text)
                 ledger._staged(DOMAIN).replace(folder / DOMAIN)
-            files.check_digest(folder / DOMAIN, there["files"].get(DOMAIN))
+            files.check_digest(folder / DOMAIN, recorded["files"].get(DOMAIN))
             ledger._check()
             ledger._tidy()
         return ledger
@@ -388,15 +388,15 @@ class Ledger:
     @property
     def summary(self) -> Json | None:
         """The figures of finished work; None while it is unfinished."""
-        done = [line["summary"] for line in self.lines if line["event"] == "done"]
-        return done[-1] if done else None
+        summaries = [line["summary"] for line in self.lines if line["event"] == "done"]
+        return summaries[-1] if summaries else None
 
     @property
     def model(self) -> str:
         """Where the model is: a file, or package.module:name."""
-        named = str(self.manifest["model"])
-        path = self.folder / named  # an absolute path stays as it is
-        return str(path) if path.exists() or path.suffix in (".safetensors", ".npz") else named
+        source = str(self.manifest["model"])
+        path = self.folder / source  # an absolute path stays as it is
+        return str(path) if path.exists() or path.suffix in (".safetensors", ".npz") else source
 
     def begin_with(self, written: Writers) -> None:
         """Write the first line: the digest of the model's file, and the files that the work starts from."""
@@ -455,14 +455,14 @@ class Ledger:
             for name in (SEEDS, *STARTING_FILES.values()):
                 self._check_free(name)
         for name, check, replaced in self._named():
-            found = None
+            check_of_file = None
             for path in (self._staged(name), self.folder / name):  # in this order: another process may be renaming it
                 with suppress(FileNotFoundError):
-                    found = files.crc32(path)
+                    check_of_file = files.crc32(path)
                     break
-            if found != check and not (replaced and found is None):
-                what = "is gone" if found is None else "damaged: it is not as it was written"
-                raise RunError(f"{self.folder / name}: {what}. Nothing was changed")
+            if check_of_file != check and not (replaced and check_of_file is None):
+                problem = "is gone" if check_of_file is None else "damaged: it is not as it was written"
+                raise RunError(f"{self.folder / name}: {problem}. Nothing was changed")
 
     def _check_free(self, name: str) -> None:
         if (self.folder / name).exists():

@@ -159,21 +159,21 @@ class Run(Ledger):
 
     def checkpoint(self, phase: str, checkpoint: Checkpoint) -> None:
         """Save the findings since the last checkpoint, and the current chains."""
-        found = checkpoint.findings
+        findings = checkpoint.findings
         writers: dict[str, Callable[[Path], None]] = {
-            "part": lambda path: write_findings(path, found, self.domain),
+            "part": lambda path: write_findings(path, findings, self.domain),
             "keys": partial(files.save_array, checkpoint.lines),
-            "misses": partial(files.save_array, found.misses),
+            "misses": partial(files.save_array, findings.misses),
             "state": partial(files.save_state, checkpoint.state),
         }
-        entry = {"t": checkpoint.t, "findings": len(found)}
-        entry |= {"tried": found.tried, "evaluated": found.evaluated, "rejected": found.rejected}
+        entry = {"t": checkpoint.t, "findings": len(findings)}
+        entry |= {"tried": findings.tried, "evaluated": findings.evaluated, "rejected": findings.rejected}
         self.part(phase, {**entry, "seconds": checkpoint.seconds, "stop": checkpoint.stop}, writers)
 
     def control(self, name: str) -> Count | None:
         """Return the counts of a finished control."""
-        done = [line for line in self.lines if line["event"] == "control" and line["name"] == name]
-        return Count(**done[-1]["count"]) if done else None
+        counts = [line for line in self.lines if line["event"] == "control" and line["name"] == name]
+        return Count(**counts[-1]["count"]) if counts else None
 
     def keep_control(self, name: str, count: Count) -> None:
         """Save the counts of a control."""

@@ -39,8 +39,8 @@ class RemoteFolder:
     @cached_property
     def _found(self) -> tuple[AbstractFileSystem, str]:
         try:
-            found: tuple[AbstractFileSystem, str] = url_to_fs(self.address)
-            return found
+            location: tuple[AbstractFileSystem, str] = url_to_fs(self.address)
+            return location
         except (ValueError, ImportError) as error:  # no such kind of address, or a package is missing
             raise RunError(f"{self.address}: cannot be used as an address: {one_line(error)}") from None
 
@@ -107,7 +107,7 @@ class RemoteFolder:
 LINES, FINDINGS, STATE = "lines", "findings", "state"  # the kinds of files
 _MARKER = "{:06d}.json"
 _COUNTS = ("tried", "evaluated", "rejected")
-_TENSORS = tuple(one.name for one in fields(Findings) if one.name not in _COUNTS)
+_TENSORS = tuple(part.name for part in fields(Findings) if part.name not in _COUNTS)
 _LEVEL = 1  # of zstd: a third of the size, in less than a tenth of the time of the search
 
 
@@ -153,14 +153,14 @@ class ShardPart:
         return f"{self.number:06d}.{kind}.{self.files[kind].crc32:08x}"
 
     def _tensors(self, kind: str) -> dict[str, Tensor]:
-        about, name = self.files[kind], self.name(kind)
-        packed = self.place.read(name, about.size)
+        info, name = self.files[kind], self.name(kind)
+        packed = self.place.read(name, info.size)
         with self.place.reading(name) as path:
-            check_size(about.unpacked, path)
-            if len(packed) != about.size or zlib.crc32(packed) != about.crc32:
+            check_size(info.unpacked, path)
+            if len(packed) != info.size or zlib.crc32(packed) != info.crc32:
                 raise ValueError("it is not as it was written")
             try:
-                content = pa.decompress(packed, about.unpacked, "zstd", asbytes=True)
+                content = pa.decompress(packed, info.unpacked, "zstd", asbytes=True)
                 check_tensors(content, len(content), path)
                 return load(content)
             except SafetensorError as error:
@@ -186,8 +186,8 @@ class ShardStore:
         self._next = len(parts)
         if not parts:
             return None
-        last, found = parts[-1], parts[-1].findings()
-        none = Findings(**{name: getattr(found, name)[:0].to(device) for name in _TENSORS})
+        last, findings = parts[-1], parts[-1].findings()
+        none = Findings(**{name: getattr(findings, name)[:0].to(device) for name in _TENSORS})
         state = {name: tensor.to(device) for name, tensor in last.state().items()}
         lines = torch.empty(0, 2, dtype=torch.int64, device=device)
         return Checkpoint(last.t, state, none, lines, last.seconds, last.stop)
@@ -199,13 +199,13 @@ class ShardStore:
         number = self._count() if self._next is None else self._next
         self._next = number + 1
         before = self._part(number - 1) if number else None
-        found = {name: getattr(checkpoint.findings, name) for name in _TENSORS}
+        columns = {name: getattr(checkpoint.findings, name) for name in _TENSORS}
         files: dict[str, _File] = {}
-        evaluated, people = checkpoint.findings.evaluated, len(checkpoint.lines)
+        evaluated, line_count = checkpoint.findings.evaluated, len(checkpoint.lines)
         part = ShardPart(
-            self._place, number, checkpoint.t, evaluated, people, checkpoint.seconds, checkpoint.stop, files
+            self._place, number, checkpoint.t, evaluated, line_count, checkpoint.seconds, checkpoint.stop, files
         )
-        for kind, tensors in {LINES: {LINES: checkpoint.lines}, FINDINGS: found, STATE: checkpoint.state}.items():
+        for kind, tensors in {LINES: {LINES: checkpoint.lines}, FINDINGS: columns, STATE: checkpoint.state}.items():
             content = packed_state(tensors)
             packed = pa.Codec("zstd", compression_level=_LEVEL).compress(content, asbytes=True)
             files[kind] = _File(zlib.crc32(packed), len(packed), len(content))

@@ -67,10 +67,10 @@ class Division(NamedTuple):
     def of(chains: int, steps: int, pool: Pool, device: str) -> Division:
         """Return a division into shards of at most `MAX_ROWS_PER_SHARD` rows, and two or more for each worker."""
         shards = max(math.ceil(chains * steps / MAX_ROWS_PER_SHARD), 2 * pool.size if pool.size > 1 else 1)
-        each = max(
+        width = max(
             math.ceil(chains / shards), min(MIN_CHAINS_PER_SHARD.get(device, 1), MAX_ROWS_PER_SHARD // steps, chains), 1
         )
-        return Division(each, max(1, min(MAX_STEPS_PER_PART, ROWS_PER_PART // chains)))
+        return Division(width, max(1, min(MAX_STEPS_PER_PART, ROWS_PER_PART // chains)))
 
 
 @dataclass(frozen=True)
@@ -118,32 +118,32 @@ class ShardRunner:
                 "chains, and shards run independently. Limit --starts and --steps instead"
             )
         run = None if task.recorder is None else self.run
-        done = [] if run is None else run.journal.parts[task.name]
+        lines = [] if run is None else run.journal.parts[task.name]
         before = () if run is None else run.parts(task.name)
-        if done and done[-1]["stop"] not in (None, "interrupted"):
-            return replace(_folded(task, before), stop=done[-1]["stop"], seconds=done[-1]["seconds"])
+        if lines and lines[-1]["stop"] not in (None, "interrupted"):
+            return replace(_folded(task, before), stop=lines[-1]["stop"], seconds=lines[-1]["seconds"])
         if run is not None and run.is_in_one_piece(task.name):
-            seen = task.key_set or KeySet(task.context.domain.device)
+            keys = task.key_set or KeySet(task.context.domain.device)
             for path in run.evaluated_keys("global") if task.name == "local" else ():
-                seen.add(keys_of(load_array(path, 2)).to(task.context.domain.device))
-            return in_one_piece(replace(task, key_set=seen), self.workers)
+                keys.add(keys_of(load_array(path, 2)).to(task.context.domain.device))
+            return in_one_piece(replace(task, key_set=keys), self.workers)
         if chains * budget.steps == 0:
             return in_one_piece(task, self.workers)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
-            result = self._merged(task, self._searched(task), before, len(done))
+            result = self._merged(task, self._searched(task), before, len(lines))
         except KeyboardInterrupt:  # the files of the shards stay
             nothing = Findings.empty(task.context.domain, task.context.network.outputs)
-            return PhaseResult(nothing, 0, "interrupted", time.perf_counter() - begun)
-        return replace(result, seconds=max(result.seconds, time.perf_counter() - begun))
+            return PhaseResult(nothing, 0, "interrupted", time.perf_counter() - start)
+        return replace(result, seconds=max(result.seconds, time.perf_counter() - start))
 
     def _searched(self, task: PhaseTask) -> list[ShardStore]:
         chains, steps, device = len(task.starts), task.budget.steps, task.context.domain.device.type
         name = _place(task)
-        each, every = self._division(name, Division.of(chains, steps, self.pool, device))
-        shards = [ShardStore(self._root, name, number) for number in range(math.ceil(chains / each))]
+        width, interval = self._division(name, Division.of(chains, steps, self.pool, device))
+        shards = [ShardStore(self._root, name, number) for number in range(math.ceil(chains / width))]
         workers = self.workers if self.pool.size == 1 else 1
-        shared = _Shared(replace(task, recorder=None, progress=None, key_set=None), each, every, workers)
+        shared = _Shared(replace(task, recorder=None, progress=None, key_set=None), width, interval, workers)
 
         def show(lines: Sequence[tuple[int, int, int]]) -> None:
             assert task.progress is not None
@@ -157,11 +157,11 @@ class ShardRunner:
 
     def _division(self, name: str, new: Division) -> Division:
         """Return the division that a phase was started with, or save the new one."""
-        place = RemoteFolder(f"{self._root}/{name}")
-        if DIVISION not in place.names():
-            place.write(DIVISION, seal(new._asdict()))
-        content = place.read(DIVISION)
-        with place.reading(DIVISION):
+        folder = RemoteFolder(f"{self._root}/{name}")
+        if DIVISION not in folder.names():
+            folder.write(DIVISION, seal(new._asdict()))
+        content = folder.read(DIVISION)
+        with folder.reading(DIVISION):
             division = Division(**unseal(content))
             if min(division) < 1:
                 raise ValueError("its numbers must be 1 or more")
@@ -177,14 +177,14 @@ class ShardRunner:
         def parts() -> Iterator[Findings]:
             nonlocal last
             for number, part in enumerate(merged(shards, self._known(task), self._work / "merge", skip=skip)):
-                found = part.findings.to(task.context.domain.device)
-                part = replace(part, findings=found, seconds=part.seconds / side_by_side)
+                findings = part.findings.to(task.context.domain.device)
+                part = replace(part, findings=findings, seconds=part.seconds / side_by_side)
                 if task.recorder is not None:
                     task.recorder.checkpoint(task.name, part)
                 elif task.name == "global":
                     save_array(part.lines, self._work / f"{_place(task)}-{number:05d}.keys.npy")
                 last = part.stop or "steps", part.seconds
-                yield found
+                yield findings
 
         result = _folded(task, chain(before, parts()))
         if (
@@ -196,12 +196,12 @@ class ShardRunner:
 
     def _known(self, task: PhaseTask) -> list[Path | Tensor]:
         """Return the records of earlier phases."""
-        known: list[Path | Tensor] = [] if task.key_set is None else [task.key_set.keys]
+        earlier: list[Path | Tensor] = [] if task.key_set is None else [task.key_set.keys]
         if task.name != "local":
-            return known
+            return earlier
         if task.recorder is not None and self.run is not None:
-            return known + list(self.run.evaluated_keys("global"))
-        return known + sorted(self._work.glob(f"{_place(task, 'global')}-*.keys.npy"))
+            return earlier + list(self.run.evaluated_keys("global"))
+        return earlier + sorted(self._work.glob(f"{_place(task, 'global')}-*.keys.npy"))
 
 
 class _Shared(NamedTuple):
@@ -246,16 +246,16 @@ def _place(task: PhaseTask, name: str | None = None) -> str:
 
 def _folded(task: PhaseTask, parts: Iterable[Findings]) -> PhaseResult:
     """Return the result of a phase from its parts; the findings of long searches are only counted."""
-    domain, found, on_disk = task.context.domain, 0, None
+    domain, count, on_disk = task.context.domain, 0, None
     holds = task.name == "global" or (task.keep and len(task.starts) * task.budget.steps <= MAX_ROWS_IN_MEMORY)
-    kept = [Findings.empty(domain, task.context.network.outputs)]
+    held_parts = [Findings.empty(domain, task.context.network.outputs)]
     for part in parts:
-        found += len(part)
+        count += len(part)
         if not holds and task.keep:
             summary = FindingsSummary.of(part, domain)
             on_disk = summary if on_disk is None else on_disk + summary
-        kept.append(part if holds else part.counts())
-    return PhaseResult(Findings.join(kept), found, "steps", 0.0, on_disk)
+        held_parts.append(part if holds else part.counts())
+    return PhaseResult(Findings.join(held_parts), count, "steps", 0.0, on_disk)
 
 
 # Merging shards
@@ -269,7 +269,7 @@ Longs = npt.NDArray[np.int64]
 
 
 def merged(
-    shards: Sequence[ShardStore], known: Sequence[Path | Tensor], work: Path, *, skip: int = 0
+    shards: Sequence[ShardStore], earlier: Sequence[Path | Tensor], work: Path, *, skip: int = 0
 ) -> Iterator[Checkpoint]:
     """Yield the parts of a phase whose shards are all finished, in order, without the first `skip`.
 
@@ -277,22 +277,22 @@ def merged(
     emptied, used and removed. The seconds are those of all shards together. Only the last part has the chains.
     """
     parts = [shard.parts() for shard in shards]
-    for shard, own in zip(shards, parts, strict=True):
-        if not own or own[-1].stop in (None, "interrupted"):
+    for shard, shard_parts in zip(shards, parts, strict=True):
+        if not shard_parts or shard_parts[-1].stop in (None, "interrupted"):
             raise RunError(f"{shard.address}: shard {shard.number} of the phase '{shard.phase}' is not finished")
-        if any(b.t <= a.t and b.people for a, b in pairwise(own)):
+        if any(b.t <= a.t and b.people for a, b in pairwise(shard_parts)):
             raise RunError(f"{shard.address}: shard {shard.number} of '{shard.phase}' has been written twice")
     shutil.rmtree(work, ignore_errors=True)
     try:
         with writing(work):
             work.mkdir(parents=True)
-            lost = _duplicate_mask([part for own in parts for part in own], known, work)
+            repeats = _duplicate_mask([part for shard_parts in parts for part in shard_parts], earlier, work)
         ends, seconds = _windows(parts), dict[str, float]()
         for number, (t, window) in enumerate(ends):
             seconds |= {part.place.address: part.seconds for part in window}
             if number >= skip:
-                part = Checkpoint(t, {}, *_first_evaluations(window, lost), sum(seconds.values()))
-                yield part if number < len(ends) - 1 else _last(part, [own[-1] for own in parts])
+                part = Checkpoint(t, {}, *_first_evaluations(window, repeats), sum(seconds.values()))
+                yield part if number < len(ends) - 1 else _last(part, [shard_parts[-1] for shard_parts in parts])
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -302,36 +302,36 @@ def _windows(shards: Sequence[Sequence[ShardPart]]) -> list[tuple[int, list[Shar
 
     The last window holds the parts that the shards wrote when they ended.
     """
-    end = max(own[-1].t for own in shards)
-    common = {part.t for own in shards for part in own[:-1]}
-    for own in shards:
-        common &= {part.t for part in own[:-1]} | {t for t in common if t > own[-1].t}
+    end = max(shard_parts[-1].t for shard_parts in shards)
+    common = {part.t for shard_parts in shards for part in shard_parts[:-1]}
+    for shard_parts in shards:
+        common &= {part.t for part in shard_parts[:-1]} | {t for t in common if t > shard_parts[-1].t}
     ends = sorted(common)
-    found: list[tuple[int, list[ShardPart]]] = [(t, []) for t in (*ends, end)]
-    for own in shards:
-        for part in own:
-            last = part is own[-1] and part.t == end
-            found[-1 if last else bisect_left(ends, part.t)][1].append(part)
-    return found
+    windows: list[tuple[int, list[ShardPart]]] = [(t, []) for t in (*ends, end)]
+    for shard_parts in shards:
+        for part in shard_parts:
+            last = part is shard_parts[-1] and part.t == end
+            windows[-1 if last else bisect_left(ends, part.t)][1].append(part)
+    return windows
 
 
 def _last(part: Checkpoint, ends: Sequence[ShardPart]) -> Checkpoint:
     """Return the last part with the chains of all shards, and the reason to stop."""
     stops, states = {shard.stop for shard in ends}, [shard.state() for shard in ends]
     order: tuple[Stop, ...] = ("seconds", "steps", "walkers")  # "walkers" only if no shard has any left
-    state = {name: torch.cat([own[name] for own in states]) for name in states[0]}
+    state = {name: torch.cat([shard_state[name] for shard_state in states]) for name in states[0]}
     return replace(part, state=state, stop=next(stop for stop in order if stop in stops))
 
 
-def _first_evaluations(parts: Sequence[ShardPart], lost: npt.NDArray[np.uint8]) -> tuple[Findings, Tensor]:
+def _first_evaluations(parts: Sequence[ShardPart], repeats: npt.NDArray[np.uint8]) -> tuple[Findings, Tensor]:
     """Return the findings and log lines in parts without duplicates, in the order of the search."""
-    counting = [_counting(part, lost) for part in parts]
-    lines, found = torch.cat([own for own, _ in counting]), Findings.join([own for _, own in counting])
+    counting = [_counting(part, repeats) for part in parts]
+    lines, findings = torch.cat([own for own, _ in counting]), Findings.join([own for _, own in counting])
     kind = kind_of(lines)
     by_order, missed = torch.argsort(lines[kind == FOUND, 1]), torch.argsort(lines[_is_missed(lines), 1])
     result = replace(
-        found[by_order],
-        misses=found.misses[missed],
+        findings[by_order],
+        misses=findings.misses[missed],
         tried=len(lines),
         evaluated=sum(part.evaluated for part in parts),
         rejected=int(((kind == REJECTED) | (kind == DOUBTFUL)).sum()),
@@ -339,14 +339,14 @@ def _first_evaluations(parts: Sequence[ShardPart], lost: npt.NDArray[np.uint8]) 
     return result, lines[torch.argsort(lines[:, 1])]
 
 
-def _counting(part: ShardPart, lost: npt.NDArray[np.uint8]) -> tuple[Tensor, Findings]:
+def _counting(part: ShardPart, repeats: npt.NDArray[np.uint8]) -> tuple[Tensor, Findings]:
     """Return the log lines and findings of a part without duplicates."""
-    lines, found = part.lines(), part.findings()
+    lines, findings = part.lines(), part.findings()
     is_found, is_missed, number = kind_of(lines) == FOUND, _is_missed(lines), order_of(lines).numpy()
-    if (len(lines), len(found), len(found.misses)) != (part.people, int(is_found.sum()), int(is_missed.sum())):
+    if (len(lines), len(findings), len(findings.misses)) != (part.people, int(is_found.sum()), int(is_missed.sum())):
         raise RunError(f"{part.place.address}: the files of checkpoint {part.number} do not belong together")
-    wins = torch.from_numpy((lost[number >> 3] >> (number & 7)) & 1 == 0)
-    return lines[wins], replace(found[wins[is_found]], misses=found.misses[wins[is_missed]])
+    wins = torch.from_numpy((repeats[number >> 3] >> (number & 7)) & 1 == 0)
+    return lines[wins], replace(findings[wins[is_found]], misses=findings.misses[wins[is_missed]])
 
 
 def _is_missed(lines: Tensor) -> Tensor:
@@ -355,16 +355,16 @@ def _is_missed(lines: Tensor) -> Tensor:
     return is_sampled_miss(keys_of(lines)) & ((kind == MISS) | (kind == DOUBTFUL))
 
 
-def _duplicate_mask(parts: Sequence[ShardPart], known: Sequence[Path | Tensor], work: Path) -> npt.NDArray[np.uint8]:
+def _duplicate_mask(parts: Sequence[ShardPart], earlier: Sequence[Path | Tensor], work: Path) -> npt.NDArray[np.uint8]:
     """Return a file with a bit for each evaluation, in the order of the search: whether it repeats an earlier one."""
-    people = sum(part.people for part in parts)
-    people += sum(one.stat().st_size // 16 if isinstance(one, Path) else len(one) for one in known)
-    bits = max(1, min(MAX_OPEN_FILES - 1, people // LINES_SORTED_AT_ONCE).bit_length())
+    count = sum(part.people for part in parts)
+    count += sum(item.stat().st_size // 16 if isinstance(item, Path) else len(item) for item in earlier)
+    bits = max(1, min(MAX_OPEN_FILES - 1, count // LINES_SORTED_AT_ONCE).bit_length())
     names, last = [work / f"{number:03d}" for number in range(1 << bits)], 0
     with ExitStack() as stack:
         open_files = [stack.enter_context(name.open("wb")) for name in names]
-        for one in known:
-            keys = keys_of(load_array(one, 2)) if isinstance(one, Path) else one.cpu()
+        for item in earlier:
+            keys = keys_of(load_array(item, 2)) if isinstance(item, Path) else item.cpu()
             _spread(torch.stack([keys, torch.full_like(keys, _KNOWN)], 1).numpy(), open_files, bits)
         for part in parts:
             lines = part.lines()
@@ -372,12 +372,12 @@ def _duplicate_mask(parts: Sequence[ShardPart], known: Sequence[Path | Tensor], 
                 raise RunError(f"{part.place.address}: the files of checkpoint {part.number} do not belong together")
             last = max(last, int(order_of(lines).max()) if len(lines) else 0)
             _spread(lines.numpy(), open_files, bits)
-    lost = np.memmap(work / "lost", np.uint8, "w+", shape=(last // 8 + 1,))
+    repeats = np.memmap(work / "lost", np.uint8, "w+", shape=(last // 8 + 1,))
     for name in names:
         numbers = _duplicates(np.fromfile(name, np.int64).reshape(-1, 2))
         name.unlink()
-        np.bitwise_or.at(lost, numbers >> 3, (1 << (numbers & 7)).astype(np.uint8))
-    return lost
+        np.bitwise_or.at(repeats, numbers >> 3, (1 << (numbers & 7)).astype(np.uint8))
+    return repeats
 
 
 def _spread(lines: Longs, open_files: Sequence[BinaryIO], bits: int) -> None:
@@ -385,8 +385,8 @@ def _spread(lines: Longs, open_files: Sequence[BinaryIO], bits: int) -> None:
     number = ((lines[:, 0].view(np.uint64) * _GOLDEN) >> np.uint64(64 - bits)).astype(np.uint16)
     order = np.argsort(number, kind="stable")
     ends = np.cumsum(np.bincount(number, minlength=len(open_files)))
-    for file, some in zip(open_files, np.split(lines[order], ends[:-1]), strict=True):
-        file.write(some.tobytes())
+    for file, file_lines in zip(open_files, np.split(lines[order], ends[:-1]), strict=True):
+        file.write(file_lines.tobytes())
 
 
 def _duplicates(lines: Longs) -> Longs:

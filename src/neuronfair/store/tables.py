@@ -61,8 +61,8 @@ def read_parquet(path: Path) -> pa.Table:
     content = read_bytes(path)
     read_sandboxed("parquet", content, path)
     with pq.ParquetFile(pa.BufferReader(content)) as file:
-        about = file.metadata
-    check_size(about.num_rows * about.num_columns, path, times=32)
+        metadata = file.metadata
+    check_size(metadata.num_rows * metadata.num_columns, path, times=32)
     return parquet_table(content)
 
 
@@ -75,16 +75,16 @@ def _column(name: str, column: pa.ChunkedArray) -> npt.NDArray[np.int32] | Texts
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if kind != pa.string():
         raise ValueError(f"column '{name}' holds {kind}, and whole numbers or texts were expected")
-    whole = _encoded(column)
-    places = whole.indices.cast("int64").to_numpy()
-    return Texts(whole.dictionary.to_pylist(), np.asarray(places))
+    encoded = _encoded(column)
+    indices = encoded.indices.cast("int64").to_numpy()
+    return Texts(encoded.dictionary.to_pylist(), np.asarray(indices))
 
 
 def _encoded(column: pa.ChunkedArray) -> Any:
     """Return a column as one array with a dictionary."""
     column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    whole = column.unify_dictionaries().combine_chunks()
-    return whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
+    combined = column.unify_dictionaries().combine_chunks()
+    return combined.combine_chunks() if isinstance(combined, pa.ChunkedArray) else combined
 
 
 ORIGIN, STEP, PLAUSIBILITY = "origin", "step", "plausibility"
@@ -141,17 +141,17 @@ def read_findings(path: Path, domain: TableDomain, outputs: int) -> Findings:
 
 def _columns(domain: TableDomain, outputs: int) -> dict[str | tuple[str, int], str]:
     """Return the names of the columns that are no attributes; underscores are appended until a name is unique."""
-    wanted: dict[str | tuple[str, int], str] = {ORIGIN: ORIGIN, STEP: STEP}
-    wanted |= {(TWIN, column): TWIN.format(domain.names[column]) for column in domain.twin_columns}
-    wanted |= {(kind, i): kind.format(i) for kind in (SCORE, TWIN_SCORE) for i in range(outputs)}
-    wanted[PLAUSIBILITY] = PLAUSIBILITY  # last: older runs do not have it, and the other names must not change
-    taken = set(domain.names)
-    for key, name in wanted.items():
-        while name in taken:
+    column_names: dict[str | tuple[str, int], str] = {ORIGIN: ORIGIN, STEP: STEP}
+    column_names |= {(TWIN, column): TWIN.format(domain.names[column]) for column in domain.twin_columns}
+    column_names |= {(kind, i): kind.format(i) for kind in (SCORE, TWIN_SCORE) for i in range(outputs)}
+    column_names[PLAUSIBILITY] = PLAUSIBILITY  # last: older runs do not have it, and the other names must not change
+    used_names = set(domain.names)
+    for key, name in column_names.items():
+        while name in used_names:
             name += "_"
-        wanted[key] = name
-        taken.add(name)
-    return wanted
+        column_names[key] = name
+        used_names.add(name)
+    return column_names
 
 
 def values(attribute: Attribute, codes: Tensor) -> pa.Array:
@@ -161,9 +161,9 @@ def values(attribute: Attribute, codes: Tensor) -> pa.Array:
     # Twelve digits, as in Attribute.value: the number as people write it.
     distinct, inverse = _distinct(codes.numpy())
     # One type for all parts of a run, as readers of several files expect.
-    whole = all(float(number).is_integer() for number in (attribute.low, attribute.step))
+    is_whole = all(float(number).is_integer() for number in (attribute.low, attribute.step))
     empty = distinct == attribute.empty
-    kind: Any = np.str_ if attribute.date is not None else np.int64 if whole else np.float64
+    kind: Any = np.str_ if attribute.date is not None else np.int64 if is_whole else np.float64
     cells = [0 if none else attribute.value(int(c)) for c, none in zip(distinct, empty, strict=True)]
     numbers = np.asarray(cells, dtype=kind)
     return pa.array(numbers[inverse], mask=empty[inverse] if attribute.empty is not None else None)
@@ -174,9 +174,9 @@ def _distinct(codes: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.int64
     low, high = (int(codes.min()), int(codes.max())) if len(codes) else (0, 0)
     if high - low > len(codes):  # sorting is cheaper than counting
         return np.unique(codes, return_inverse=True)
-    places = codes.astype(np.int64) - low
-    there = np.bincount(places) > 0
-    return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[places]
+    positions = codes.astype(np.int64) - low
+    is_present = np.bincount(positions) > 0
+    return np.flatnonzero(is_present) + low, (np.cumsum(is_present) - 1)[positions]
 
 
 def _codes(attribute: Attribute, column: pa.ChunkedArray) -> Tensor:
@@ -185,14 +185,14 @@ def _codes(attribute: Attribute, column: pa.ChunkedArray) -> Tensor:
     encoded = _encoded(column)
     cells = encoded.dictionary.to_pylist()
     if attribute.values:  # exact labels, unlike cells of a user's table, which are stripped
-        known = {label: code for code, label in enumerate(attribute.values)}
-        codes = np.asarray([known[cell] for cell in cells], dtype=np.int64)
+        code_by_label = {label: code for code, label in enumerate(attribute.values)}
+        codes = np.asarray([code_by_label[cell] for cell in cells], dtype=np.int64)
     else:
         codes = attribute.codes(cells)
     if attribute.empty is not None:
         codes = np.append(codes, attribute.empty)  # the place after the last is for empty cells
-    places = encoded.indices.fill_null(len(cells)).to_numpy(zero_copy_only=False).astype(np.int64)
-    return torch.from_numpy(codes[places])
+    indices = encoded.indices.fill_null(len(cells)).to_numpy(zero_copy_only=False).astype(np.int64)
+    return torch.from_numpy(codes[indices])
 
 
 def _plausibility(table: pa.Table, name: str) -> Tensor:

@@ -137,26 +137,26 @@ def _find_first_values(values: Numbers, counts: Numbers, max_bins: int) -> Numbe
     """Return the first values of bins with about equally many records; a frequent value has its own bin."""
     total = counts.sum()
     quantile = (max_bins * (counts.cumsum() - counts / 2) / total).astype(np.int64)
-    heavy = counts * max_bins >= total
-    new = np.ones(len(values), dtype=bool)
-    new[1:] = (np.diff(quantile) > 0) | heavy[1:] | heavy[:-1]
-    return values[new]
+    is_frequent = counts * max_bins >= total
+    is_first = np.ones(len(values), dtype=bool)
+    is_first[1:] = (np.diff(quantile) > 0) | is_frequent[1:] | is_frequent[:-1]
+    return values[is_first]
 
 
 def _extend_bins(first: Numbers, end: int, points: int) -> Numbers:
     """Return the bins with two more on either side of the values seen: one as wide as its neighbour, and the rest."""
     ends = np.append(first, end)
-    near = [2 * ends[0] - ends[1], 2 * end - ends[-2]]
-    return np.unique(np.clip(np.concatenate([ends, near]), 0, points))
+    outer_ends = [2 * ends[0] - ends[1], 2 * end - ends[-2]]
+    return np.unique(np.clip(np.concatenate([ends, outer_ends]), 0, points))
 
 
 def _fit_chances(bins: Numbers, records_of_run: npt.NDArray[np.float64], lengths: Numbers) -> npt.NDArray[np.float64]:
     """Return the log probability of a code of each run, given its bin."""
     records, codes = np.bincount(bins, records_of_run), np.bincount(bins, lengths)
     seen_once = np.bincount(bins, records_of_run == 1)
-    new = np.where(records == 0, 1.0, (seen_once + 0.5) / (records + 1))
-    new = np.where(codes == 1, 1.0, new)
-    return np.log((new / codes)[bins] + ((1 - new) / np.maximum(records, 1))[bins] * records_of_run)
+    new_share = np.where(records == 0, 1.0, (seen_once + 0.5) / (records + 1))
+    new_share = np.where(codes == 1, 1.0, new_share)
+    return np.log((new_share / codes)[bins] + ((1 - new_share) / np.maximum(records, 1))[bins] * records_of_run)
 
 
 def find_max_bins(records: int) -> int:
@@ -173,11 +173,11 @@ def draw_bin(chances: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     `chances` (n, bins) need not sum to one.
     """
     ends = chances.cumsum(1)
-    at = u[:, None] * ends[:, -1:]
-    last = (ends < ends[:, -1:]).sum(1, keepdim=True)  # rounding may reach the end
-    drawn = torch.minimum(torch.searchsorted(ends, at, right=True), last)
-    chance = chances.gather(1, drawn)
-    return drawn[:, 0], ((at - ends.gather(1, drawn) + chance) / chance)[:, 0].clamp(0, 1)
+    mass = u[:, None] * ends[:, -1:]
+    last_bin = (ends < ends[:, -1:]).sum(1, keepdim=True)  # rounding may reach the end
+    bin_index = torch.minimum(torch.searchsorted(ends, mass, right=True), last_bin)
+    chance = chances.gather(1, bin_index)
+    return bin_index[:, 0], ((mass - ends.gather(1, bin_index) + chance) / chance)[:, 0].clamp(0, 1)
 
 
 @dataclass(frozen=True)
@@ -193,14 +193,14 @@ class Coupling:
     empty: int | None  # the bin of an empty cell that is a value of its own: the last
     chances: Tensor  # (distributions, bins)
 
-    def transport(self, codes: Tensor, own: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
+    def transport(self, codes: Tensor, old: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
         """Return the codes in the new distributions for codes in their own ones: (n,).
 
         `u` are the quantiles of the records among those with the same value, in [0, 1); without them every record is
         typical.
         """
-        carry = self._ranked if self.ordered else self._kept
-        return carry(codes, own, new, u)
+        move = self._ranked if self.ordered else self._kept
+        return move(codes, old, new, u)
 
     def rank(self, codes: Tensor, at: float) -> Tensor:
         """Return the ranks of codes in the first distribution, `at` of the way from their begin to their end."""
@@ -211,28 +211,28 @@ class Coupling:
         """Return the codes at ranks of the first distribution."""
         return self._at_rank(torch.zeros_like(rank, dtype=torch.int64), rank)
 
-    def _kept(self, codes: Tensor, own: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
+    def _kept(self, codes: Tensor, old: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
         bins = self.bins.bins_of(codes)
-        leaves, at = _find_leavers(_take_cells(self.chances, own, bins), _take_cells(self.chances, new, bins), u)
+        leaves, at = _find_leavers(_take_cells(self.chances, old, bins), _take_cells(self.chances, new, bins), u)
         leaves = leaves.nonzero()[:, 0]
-        more = (take_rows(self.chances, new[leaves]) - take_rows(self.chances, own[leaves])).clamp(min=0)
+        gains = (take_rows(self.chances, new[leaves]) - take_rows(self.chances, old[leaves])).clamp(min=0)
         if u is None:
-            goal = more.argmax(1)
+            target = gains.argmax(1)
         else:
-            goal, at = draw_bin(more, at[leaves])
-        at = torch.full_like(goal, MIDDLE, dtype=torch.float64) if u is None else at
-        return codes.index_copy(0, leaves, self.bins.code_at(goal, at))
+            target, at = draw_bin(gains, at[leaves])
+        at = torch.full_like(target, MIDDLE, dtype=torch.float64) if u is None else at
+        return codes.index_copy(0, leaves, self.bins.code_at(target, at))
 
-    def _ranked(self, codes: Tensor, own: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
+    def _ranked(self, codes: Tensor, old: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
         bins = self.bins.bins_of(codes)
         if self.empty is None:
             at = torch.full_like(codes, MIDDLE, dtype=torch.float64) if u is None else u
-            return self._at_rank(new, self._rank(codes, bins, own, at))
-        full, (old_chance, new_chance) = bins != self.empty, self.chances[:, self.empty][torch.stack([own, new])]
+            return self._at_rank(new, self._rank(codes, bins, old, at))
+        full, (old_chance, new_chance) = bins != self.empty, self.chances[:, self.empty][torch.stack([old, new])]
         leaves, at = _find_leavers(
             torch.where(full, 1 - old_chance, old_chance), torch.where(full, 1 - new_chance, new_chance), u
         )
-        rank = torch.where(full, self._rank(codes, bins.clamp(max=self.empty - 1), own, at), at)
+        rank = torch.where(full, self._rank(codes, bins.clamp(max=self.empty - 1), old, at), at)
         number = self._at_rank(new, rank)
         return torch.where(full != leaves, number, self.bins.size - 1)
 

@@ -45,9 +45,9 @@ class CounterfactualTwins:
 
     def member(self, domain: TableDomain, rows: Tensor, number: Tensor) -> Tensor:
         """Return one member of each row's family: 0 is the row itself, 1, 2, … its twins in their order."""
-        chosen = number.nonzero()[:, 0]
+        changed = number.nonzero()[:, 0]
         members = rows.clone()
-        members[chosen] = self.transport(domain, rows[chosen], number[chosen, None]).rows[:, 0]
+        members[changed] = self.transport(domain, rows[changed], number[changed, None]).rows[:, 0]
         return members
 
     def draw(self, domain: TableDomain, rows: Tensor, draws: int = DRAWS_PER_RECORD) -> Iterator[TwinRows]:
@@ -56,24 +56,24 @@ class CounterfactualTwins:
         The draws of a record do not depend on the other rows. They are a Kronecker sequence (steps of the square root
         of a different prime for each column), so that a few draws give nearly the mean of all.
         """
-        numbers, ahead = Draws(0, "counterparts"), domain.combinations.others
-        parts = [self._own_group(domain, part) for part in torch.split(rows, _batch_size(ahead))]
+        numbers, offsets = Draws(0, "counterparts"), domain.combinations.others
+        parts = [self._own_group(domain, part) for part in torch.split(rows, _batch_size(offsets))]
         keys = weigh_columns([attribute.size for attribute in domain.attributes]).to(rows.device)
         steps = torch.tensor(_find_primes(len(domain.attributes)), dtype=torch.float64, device=rows.device).sqrt()
-        draws_at_once = max(1, _batch_size(ahead) // max(1, len(rows)))  # draws, of a table of few records
+        draws_at_once = max(1, _batch_size(offsets) // max(1, len(rows)))  # draws, of a table of few records
         for start in range(0, draws, draws_at_once):
-            times, twin_parts = range(start, min(draws, start + draws_at_once)), []
+            draw_numbers, twin_parts = range(start, min(draws, start + draws_at_once)), []
             for records in parts:
                 person = (records.codes * keys).sum(1)
                 first = numbers.uniform(0, person, len(domain.attributes), use="place")
-                u = [(first + t * steps) % 1 for t in times]
-                twin_parts.append(self._transported(domain, records.repeated(len(times)), ahead, torch.cat(u)))
+                u = [(first + t * steps) % 1 for t in draw_numbers]
+                twin_parts.append(self._transported(domain, records.repeated(len(draw_numbers)), offsets, torch.cat(u)))
             twin_rows = _join_twins(twin_parts)
-            size = (len(times), len(rows), len(ahead))
+            size = (len(draw_numbers), len(rows), len(offsets))
             for twins, valid in zip(twin_rows.rows.view(*size, rows.shape[1]), twin_rows.valid.view(size), strict=True):
                 yield TwinRows(twins, valid)
 
-    def transport(self, domain: TableDomain, rows: Tensor, ahead: Tensor, u: Tensor | None = None) -> TwinRows:
+    def transport(self, domain: TableDomain, rows: Tensor, offsets: Tensor, u: Tensor | None = None) -> TwinRows:
         """Return each row in the groups that are `ahead` combinations after its own, (k,) or (n, k): (n, k, d).
 
         `u` are the quantiles of the records among those with the same value, (n, d) in [0, 1); without them twins are
@@ -83,10 +83,10 @@ class CounterfactualTwins:
             self._transported(
                 domain,
                 self._own_group(domain, rows[part]),
-                ahead if ahead.ndim == 1 else ahead[part],
+                offsets if offsets.ndim == 1 else offsets[part],
                 None if u is None else u[part],
             )
-            for part in torch.split(torch.arange(len(rows), device=rows.device), _batch_size(ahead))
+            for part in torch.split(torch.arange(len(rows), device=rows.device), _batch_size(offsets))
         )
 
     def to(self, device: torch.device) -> CounterfactualTwins:
@@ -94,9 +94,9 @@ class CounterfactualTwins:
         groups, latent = self.groups.to(device), to_device(self.latent, device)
         return replace(self, population=self.population.to(device), groups=groups, latent=latent)
 
-    def _transported(self, domain: TableDomain, records: _Records, ahead: Tensor, u: Tensor | None) -> TwinRows:
+    def _transported(self, domain: TableDomain, records: _Records, offsets: Tensor, u: Tensor | None) -> TwinRows:
         population, combinations = self.population, domain.combinations
-        goals = combinations.ahead(records.codes, ahead)
+        goals = combinations.ahead(records.codes, offsets)
         modelled = self.groups[combinations.number(goals)] & self.groups[combinations.number(records.codes)][:, None]
         codes = goals.flatten(0, 1)
         record_of = torch.arange(len(goals), device=codes.device).repeat_interleave(goals.shape[1])
@@ -113,11 +113,11 @@ class CounterfactualTwins:
         for column in population.order:
             if column in self.moving:
                 move = self._moved_by_shift if column in self.latent.shifts else self._moved_by_coupling
-                moved, new_codes = move(column, records, progress)
-                codes[moved, column] = new_codes
-                bins[column, moved] = population.bins[column].bins_of(new_codes)
+                movers, new_codes = move(column, records, progress)
+                codes[movers, column] = new_codes
+                bins[column, movers] = population.bins[column].bins_of(new_codes)
                 if column in self.latent.scales:
-                    progress.scores[column, moved] = self.latent.score(column, new_codes)
+                    progress.scores[column, movers] = self.latent.score(column, new_codes)
             elif column in domain.sensitive_columns:
                 bins[column] = population.bins[column].bins_of(codes[:, column])
             exists = exists & population.advance(column, bins, progress.states)
@@ -126,14 +126,14 @@ class CounterfactualTwins:
     def _moved_by_coupling(self, column: int, records: _Records, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
         """Return the twins whose distribution of a column differs from their record's, and their new values."""
         new = self._cells(column, progress.bins, progress.states)
-        own = take_rows(records.cells[column], progress.record_of)
-        moved = (own != new).nonzero()[:, 0]
-        record = take_rows(progress.record_of, moved)
+        old = take_rows(records.cells[column], progress.record_of)
+        movers = (old != new).nonzero()[:, 0]
+        record = take_rows(progress.record_of, movers)
         old_codes = take_rows(records.codes[:, column], record)
         transported = self.couplings[column].transport(
-            old_codes, take_rows(own, moved), take_rows(new, moved), progress.at(column, record)
+            old_codes, take_rows(old, movers), take_rows(new, movers), progress.at(column, record)
         )
-        return moved, transported
+        return movers, transported
 
     def _moved_by_shift(self, column: int, records: _Records, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
         """Return the twins whose expected score or residuals of a column differ, and their new values."""
@@ -141,13 +141,13 @@ class CounterfactualTwins:
         mean = shift.mean(progress.group, progress.scores, progress.bins)
         new, spread = latent.leaves(column, mean, progress.bins), take_rows(shift.spread, progress.group)
         of_records = (records.cells[column], records.means[column], take_rows(shift.spread, records.group))
-        own, own_mean, own_spread = (take_rows(part, progress.record_of) for part in of_records)
-        moved = ((own != new) | (mean != own_mean) | (spread != own_spread)).nonzero()[:, 0]
-        record = take_rows(progress.record_of, moved)
+        old, old_mean, old_spread = (take_rows(part, progress.record_of) for part in of_records)
+        movers = ((old != new) | (mean != old_mean) | (spread != old_spread)).nonzero()[:, 0]
+        record = take_rows(progress.record_of, movers)
         old_codes = take_rows(records.codes[:, column], record)
-        rest = latent.within(column, old_codes, own_mean[moved], own_spread[moved], progress.at(column, record))
-        rest = latent.transport_residuals(column, rest, own[moved], new[moved])
-        return moved, latent.code(column, mean[moved] + spread[moved] * rest)
+        residual = latent.within(column, old_codes, old_mean[movers], old_spread[movers], progress.at(column, record))
+        residual = latent.transport_residuals(column, residual, old[movers], new[movers])
+        return movers, latent.code(column, mean[movers] + spread[movers] * residual)
 
     def _own_group(self, domain: TableDomain, rows: Tensor) -> _Records:
         """Return the records with the distributions that all draws of their twins share."""
@@ -257,8 +257,8 @@ def _find_primes(count: int) -> tuple[int, ...]:
     return tuple(primes)
 
 
-def _batch_size(ahead: Tensor) -> int:
-    return max(1, BATCH_TWINS // max(1, ahead.shape[-1]))
+def _batch_size(offsets: Tensor) -> int:
+    return max(1, BATCH_TWINS // max(1, offsets.shape[-1]))
 
 
 def _join_twins(parts: Iterable[TwinRows]) -> TwinRows:
@@ -278,11 +278,11 @@ def fit_counterfactuals(
     model or of the causal graph (`causes`). Groups of a few records are left out, unless `groups` are given. Fewer than
     two groups, or no attribute that may move with the group, are an error.
     """
-    kept = find_fixed_columns(domain)
+    fixed = find_fixed_columns(domain)
     sensitive = domain.sensitive_columns
     if domain.has_bands:
         raise DomainError(f"{domain.name}: bands of a sensitive attribute are for the attribute-flip test only")
-    if len(kept) + len(sensitive) == len(domain.attributes):
+    if len(fixed) + len(sensitive) == len(domain.attributes):
         raise DomainError(
             f"{domain.name}: every attribute is fixed or legitimate, so a counterfactual would be the same record "
             "and no decision could differ. Leave some attributes free to move with the group"
@@ -293,21 +293,21 @@ def fit_counterfactuals(
         groups = counts >= MIN_GROUP_RECORDS
         if int(groups.sum()) < 2:
             raise DomainError(f"{domain.name}: {_describe_groups(domain, counts)}")
-    first = [*domain.sensitive, *(domain.names[column] for column in sorted(kept))]
+    first = [*domain.sensitive, *(domain.names[column] for column in sorted(fixed))]
     causes = find_parents(domain.attributes)
     names = domain.sensitive if causes is not None else first
     layout = PopulationLayout.of(domain, records, seed=seed, first=names, causes=causes)
-    shifted = _find_shifting(domain, layout, kept)
+    shifted = _find_shifting(domain, layout, fixed)
     latent = fit_latent(layout, domain, records, groups, shifted, from_graph=causes is not None, seed=seed)
-    population = grow_population(domain, layout, significant_only=True, alone={*shifted, *sensitive, *kept})
-    return CounterfactualTwins(population, kept, groups, to_device(latent, domain.device))
+    population = grow_population(domain, layout, significant_only=True, roots={*shifted, *sensitive, *fixed})
+    return CounterfactualTwins(population, fixed, groups, to_device(latent, domain.device))
 
 
-def _find_shifting(domain: TableDomain, layout: PopulationLayout, kept: Collection[int]) -> frozenset[int]:
+def _find_shifting(domain: TableDomain, layout: PopulationLayout, fixed: Collection[int]) -> frozenset[int]:
     """Return the columns that shift: ordered, not named by a rule, and without empty cells as a value of their own."""
     tied = {column for group in layout.tied for column in group.columns}
-    free = set(range(len(domain.attributes))) - tied - {*kept, *domain.sensitive_columns}
-    return frozenset(c for c in free if domain.attributes[c].is_ordered and domain.attributes[c].empty is None)
+    candidates = set(range(len(domain.attributes))) - tied - {*fixed, *domain.sensitive_columns}
+    return frozenset(c for c in candidates if domain.attributes[c].is_ordered and domain.attributes[c].empty is None)
 
 
 def with_counterfactuals(domain: TableDomain, counterfactuals: CounterfactualTwins) -> TableDomain:
@@ -318,11 +318,11 @@ def with_counterfactuals(domain: TableDomain, counterfactuals: CounterfactualTwi
 def shuffle_groups(domain: TableDomain, rows: Tensor, seed: int) -> tuple[TableDomain, Tensor]:
     """Return a table whose groups are shuffled among its records, and a domain without rules on the group."""
     columns = list(domain.sensitive_columns)
-    free = replace(domain, rules=tuple(r for r in domain.rules if not {*r.when, *r.then} & set(domain.sensitive)))
+    unruled = replace(domain, rules=tuple(r for r in domain.rules if not {*r.when, *r.then} & set(domain.sensitive)))
     order = draw_order(len(rows), seed).to(rows.device)
     shuffled = domain.clip(rows)
     shuffled[:, columns] = shuffled[order][:, columns]
-    return free, shuffled
+    return unruled, shuffled
 
 
 def find_fixed_columns(domain: TableDomain) -> frozenset[int]:

@@ -100,8 +100,8 @@ class Latent:
         if self.scales[column].bins.size > MAX_TABLED_CODES:
             return self._computed_score(column, codes, at)
         if (column, at) not in self._tables:
-            every = torch.arange(self.scales[column].bins.size, device=codes.device)
-            self._tables[column, at] = self._computed_score(column, every, at)
+            all_codes = torch.arange(self.scales[column].bins.size, device=codes.device)
+            self._tables[column, at] = self._computed_score(column, all_codes, at)
         return take_rows(self._tables[column, at], codes)
 
     def _computed_score(self, column: int, codes: Tensor, at: float) -> Tensor:
@@ -116,20 +116,20 @@ class Latent:
         """Return the residuals of codes in standard deviations, at quantiles u of their cells."""
         low, high = (torch.special.ndtr((self.score(column, codes, at) - mean) / spread) for at in (0.0, 1.0))
         at = 0.5 if u is None else u
-        rest: Tensor = torch.special.ndtri((low + at * (high - low)).clamp(MIN_CHANCE, 1 - MIN_CHANCE))
-        return rest
+        residual: Tensor = torch.special.ndtri((low + at * (high - low)).clamp(MIN_CHANCE, 1 - MIN_CHANCE))
+        return residual
 
     def leaves(self, column: int, mean: Tensor, bins: Tensor) -> Tensor:
         """Return the leaves of a column's residuals; the last of the `bins`, (d + 2, n), is of the expected score."""
         bins[-1] = torch.bucketize(mean, self.shifts[column].cuts, right=True)
         return self.trees.leaves_of(column, bins)
 
-    def transport_residuals(self, column: int, had: Tensor, own: Tensor, new: Tensor) -> Tensor:
+    def transport_residuals(self, column: int, residual: Tensor, old: Tensor, new: Tensor) -> Tensor:
         """Return the residuals that keep their rank in another leaf."""
-        code = ((had + RESIDUAL_REACH) * RESIDUAL_STEPS).clamp(0, RESIDUAL_GRID.grid_size - 1)
+        code = ((residual + RESIDUAL_REACH) * RESIDUAL_STEPS).clamp(0, RESIDUAL_GRID.grid_size - 1)
         whole_code = code.long()
-        coupled = self._couplings[column].transport(whole_code, own, new, code - whole_code)
-        return torch.where(own == new, had, (coupled + 0.5) / RESIDUAL_STEPS - RESIDUAL_REACH)
+        coupled = self._couplings[column].transport(whole_code, old, new, code - whole_code)
+        return torch.where(old == new, residual, (coupled + 0.5) / RESIDUAL_STEPS - RESIDUAL_REACH)
 
     def code(self, column: int, scores: Tensor) -> Tensor:
         """Return the codes of some scores."""
@@ -159,13 +159,13 @@ class Regression:
         self.earlier, self.group, self.groups = dict(earlier), group[self.known], int(group.max()) + 1
         self.ordered = [c for c, count in earlier.items() if not count]
         side = np.eye(self.groups)[self.group]
-        own = scores[self.known][:, self.ordered]
-        bent = np.concatenate([own, *(np.maximum(own - knot, 0) for knot in SCORE_KNOTS)], 1)
-        term_count = self.groups * (1 + own.shape[1]) + bent.shape[1] + sum(earlier.values())
+        linear = scores[self.known][:, self.ordered]
+        bent = np.concatenate([linear, *(np.maximum(linear - knot, 0) for knot in SCORE_KNOTS)], 1)
+        term_count = self.groups * (1 + linear.shape[1]) + bent.shape[1] + sum(earlier.values())
         self.by_group = self.groups > 1 and term_count <= MAX_TERMS
         terms = [side, bent]
         if self.by_group:
-            terms += [own * (side[:, [g]] - side[:, g].mean()) for g in range(self.groups)]
+            terms += [linear * (side[:, [g]] - side[:, g].mean()) for g in range(self.groups)]
         terms += [np.eye(count)[bins[self.known, c]] for c, count in earlier.items() if count]
         self.terms = np.concatenate(terms, 1)
         centred = self.terms - side @ (side.T @ self.terms / side.sum(0)[:, None])  # within the groups
@@ -177,12 +177,12 @@ class Regression:
 
     def penalised(self, target: Floats) -> Floats:
         """Return the Gram matrix with the best penalty for a target (generalised cross-validation)."""
-        n, right = len(self.known), self.terms.T @ target
+        n, products = len(self.known), self.terms.T @ target
         best_gram: Floats = self.gram
         least_error = np.inf
         for penalty in PENALTIES:
             gram = self.gram + n * np.diag(MAIN_PENALTY * self.main + penalty * self.fine + 1e-9)
-            solved = np.linalg.solve(gram, np.column_stack([right, self.gram]))
+            solved = np.linalg.solve(gram, np.column_stack([products, self.gram]))
             error = ((target - self.terms @ solved[:, 0]) ** 2).mean() / (
                 1 - min(0.9, np.trace(solved[:, 1:]) / n)
             ) ** 2
@@ -190,7 +190,7 @@ class Regression:
                 best_gram, least_error = gram, error
         return best_gram
 
-    def shift(self, coefficients: Floats, spreads: Floats, key: Numbers, cuts: Floats, rest: Bins) -> GroupShift:
+    def shift(self, coefficients: Floats, spreads: Floats, key: Numbers, cuts: Floats, bins: Bins) -> GroupShift:
         """Return the shift of these coefficients; `key` is the group of each combination of sensitive values, or -1."""
         wide = len(self.ordered)
         sizes = [self.groups, (1 + len(SCORE_KNOTS)) * wide, wide * self.groups * self.by_group]
@@ -210,7 +210,7 @@ class Regression:
             {c: torch.from_numpy(table.copy()) for c, table in zip(nominal, tables, strict=False)},
             torch.from_numpy(spreads[key]),
             torch.from_numpy(cuts),
-            rest,
+            bins,
         )
 
 
@@ -235,8 +235,8 @@ def fit_shift(
         spreads: Floats = np.sqrt(np.maximum(np.bincount(regression.group, squares, regression.groups) / size, 1e-4))
         spread = spreads[regression.group]
     below, above = ndtr((low - mean) / spread), ndtr((high - mean) / spread)
-    rest: Floats = ndtri(np.clip(below + rng.random(len(low)) * (above - below), MIN_CHANCE, 1 - MIN_CHANCE))
-    return coefficients, spreads, mean, rest
+    residual: Floats = ndtri(np.clip(below + rng.random(len(low)) * (above - below), MIN_CHANCE, 1 - MIN_CHANCE))
+    return coefficients, spreads, mean, residual
 
 
 def _truncated_moments(low: Floats, high: Floats) -> tuple[Floats, Floats]:
@@ -251,15 +251,17 @@ def _truncated_moments(low: Floats, high: Floats) -> tuple[Floats, Floats]:
 
 
 def grow_residual_tree(
-    rest: Floats, expected: Numbers, bins: Numbers, orders: Sequence[SplitOrder], sample: Numbers
+    residual: Floats, expected: Numbers, bins: Numbers, orders: Sequence[SplitOrder], sample: Numbers
 ) -> tuple[Bins, ChanceTree]:
     """Return the bins of residuals, and a tree of their dependence on columns and on the expected score."""
-    codes = np.clip((rest + RESIDUAL_REACH) * RESIDUAL_STEPS, 0, RESIDUAL_GRID.grid_size - 1).astype(np.int64)
+    codes = np.clip((residual + RESIDUAL_REACH) * RESIDUAL_STEPS, 0, RESIDUAL_GRID.grid_size - 1).astype(np.int64)
     rest_bins = Bins.of(RESIDUAL_GRID, codes, None, min(RESIDUAL_BINS, find_max_bins(len(codes))))
     target, d = rest_bins.bins_of(torch.from_numpy(codes)).numpy(), bins.shape[1]
     orders = [*orders, SplitOrder(d + 1, np.arange(SCORE_CUTS + 1, dtype=np.float64))]
-    own = TreeTarget(d, len(rest_bins), ordered=True)
-    return rest_bins, grow_tree(np.column_stack([bins, target, expected]), own, orders, sample, significant_only=True)
+    leaf_bins = TreeTarget(d, len(rest_bins), ordered=True)
+    return rest_bins, grow_tree(
+        np.column_stack([bins, target, expected]), leaf_bins, orders, sample, significant_only=True
+    )
 
 
 def fit_latent(
@@ -292,11 +294,13 @@ def fit_latent(
         }
         regression = Regression(key[number], scores, layout.bins, bin_counts)
         edges = [plain.score(column, codes[:, column], at).numpy() for at in (0.0, 1.0)]
-        coefficients, spreads, mean, rest = fit_shift(regression, (edges[0], edges[1]), rng)
+        coefficients, spreads, mean, residual = fit_shift(regression, (edges[0], edges[1]), rng)
         cuts = np.quantile(mean, np.arange(1, SCORE_CUTS + 1) / (SCORE_CUTS + 1)) - CUT_MARGIN
-        at, own = np.flatnonzero(np.isin(regression.known, layout.sample)), layout.bins[regression.known]
+        at, known_bins = np.flatnonzero(np.isin(regression.known, layout.sample)), layout.bins[regression.known]
         expected = np.searchsorted(cuts, mean, side="right")
-        bins, trees[column] = grow_residual_tree(rest, expected, own, layout.split_candidates(domain, column), at)
+        bins, trees[column] = grow_residual_tree(
+            residual, expected, known_bins, layout.split_candidates(domain, column), at
+        )
         shifts[column] = regression.shift(coefficients, spreads, key, cuts, bins)
     return Latent(scales, shifts, ChanceForest.of(trees))
 

@@ -112,9 +112,9 @@ class TablePopulation:
         Equally likely records count half, so that the percentile of held-out real records is uniform.
         """
         score = self.log_likelihood(rows)
-        less = torch.searchsorted(self.reference, score - EQUAL_NATS)
-        more = torch.searchsorted(self.reference, score + EQUAL_NATS, right=True)
-        return (less + more).double() / (2 * len(self.reference))
+        less_likely = torch.searchsorted(self.reference, score - EQUAL_NATS)
+        at_most_equal = torch.searchsorted(self.reference, score + EQUAL_NATS, right=True)
+        return (less_likely + at_most_equal).double() / (2 * len(self.reference))
 
     def to(self, device: str | torch.device) -> TablePopulation:
         """Return this population with its tables on another device."""
@@ -186,9 +186,9 @@ def fit_population(
     width = len(domain.attributes)
 
     def fit(part: Tensor, number: int) -> TablePopulation:
-        def note(done: int) -> None:
+        def note(column_count: int) -> None:
             if progress:
-                progress(number * width + done, (folds + 1) * width)
+                progress(number * width + column_count, (folds + 1) * width)
 
         return fit_likelihood(domain, part, seed=seed, progress=note)
 
@@ -239,7 +239,7 @@ class PopulationLayout:
         classes = {c: k.numpy() for group in tied for c, k in zip(group.columns, group.class_of, strict=True)}
         max_bins = find_max_bins(len(rows))
         columns = tuple(Bins.of(a, rows[:, i], classes.get(i), max_bins) for i, a in enumerate(domain.attributes))
-        bins = np.stack([own.bins_of(torch.from_numpy(rows[:, i].copy())) for i, own in enumerate(columns)], 1)
+        bins = np.stack([column.bins_of(torch.from_numpy(rows[:, i].copy())) for i, column in enumerate(columns)], 1)
         sizes = [len(p) for p in columns]
         sample_size = min(max(MIN_RECORDS, MAX_SAMPLE_CELLS // len(sizes)), MAX_RECORDS, len(rows))
         sample = np.sort(np.random.default_rng(seed).choice(len(rows), sample_size, replace=False))
@@ -264,7 +264,7 @@ def grow_population(
     layout: PopulationLayout,
     *,
     significant_only: bool = False,
-    alone: Collection[int] = (),
+    roots: Collection[int] = (),
     progress: Callable[[int], None] | None = None,
 ) -> TablePopulation:
     """Grow the trees of a layout. The columns `alone` depend on no other.
@@ -274,14 +274,14 @@ def grow_population(
     """
     trees = {}
     for column in layout.after:
-        orders = [] if column in alone else layout.split_candidates(domain, column)
+        orders = [] if column in roots else layout.split_candidates(domain, column)
         target = TreeTarget(column, len(layout.columns[column]), domain.attributes[column].is_ordered)
         trees[column] = grow_tree(layout.bins, target, orders, layout.sample, significant_only=significant_only)
         if progress:
             progress(len(trees))
-    joined = ChanceForest.of([trees[column] for column in range(len(layout.columns))])
+    forest = ChanceForest.of([trees[column] for column in range(len(layout.columns))])
     reference = torch.zeros(1, dtype=torch.float64)
-    model = TablePopulation(domain.to("cpu"), tuple(layout.after), layout.columns, joined, reference, layout.tied)
+    model = TablePopulation(domain.to("cpu"), tuple(layout.after), layout.columns, forest, reference, layout.tied)
     return replace(model.to(domain.device), domain=domain)
 
 
@@ -304,15 +304,15 @@ def measure_quality(domain: TableDomain, rows: Tensor, *, seed: int = 0) -> Popu
     records = domain.clip(rows)
     order = draw_order(len(records), seed).to(records.device)
     cut = len(records) * 7 // 10
-    model, held = fit_likelihood(domain, records[order[:cut]], seed=seed), records[order[cut:]]
-    drawn = model.sample(min(len(held), MAX_COMPARED), torch.Generator().manual_seed(seed + 1))
-    return PopulationQuality(float(model.log_likelihood(held).mean()), real_synthetic_auc(domain, held, drawn))
+    model, test = fit_likelihood(domain, records[order[:cut]], seed=seed), records[order[cut:]]
+    draws = model.sample(min(len(test), MAX_COMPARED), torch.Generator().manual_seed(seed + 1))
+    return PopulationQuality(float(model.log_likelihood(test).mean()), real_synthetic_auc(domain, test, draws))
 
 
-def real_synthetic_auc(domain: TableDomain, real: Tensor, drawn: Tensor) -> float:
+def real_synthetic_auc(domain: TableDomain, real: Tensor, draws: Tensor) -> float:
     """Return the ROC AUC with which boosted trees separate real records from drawn ones: 0.5 if they cannot."""
-    n = min(len(real), len(drawn), MAX_COMPARED)
-    return cross_validated_auc(domain.attributes, torch.cat([real[:n], drawn[:n]]), np.repeat([1, 0], n))
+    n = min(len(real), len(draws), MAX_COMPARED)
+    return cross_validated_auc(domain.attributes, torch.cat([real[:n], draws[:n]]), np.repeat([1, 0], n))
 
 
 def cross_validated_auc(attributes: Sequence[Attribute], rows: Tensor, labels: npt.NDArray[np.int64]) -> float:

@@ -63,37 +63,37 @@ class PlausibleDomain(TableDomain):
         """
         goals = super().move(rows, codes)
         accepted = self.valid(goals)
-        moved = torch.where(accepted[:, None], goals, rows)
+        results = torch.where(accepted[:, None], goals, rows)
         unmoved = (~accepted).nonzero()[:, 0]
         for column in (goals[unmoved] != rows[unmoved]).any(0).nonzero()[:, 0].tolist():
             changed = unmoved[goals[unmoved, column] != rows[unmoved, column]]
-            trials = moved[changed]
+            trials = results[changed]
             trials[:, column] = goals[changed, column]
             accepted = self.valid(trials)
-            moved[changed[accepted]] = trials[accepted]
-        return moved
+            results[changed[accepted]] = trials[accepted]
+        return results
 
     def can_change(self, rows: Tensor, codes: Tensor) -> Tensor:
         """Return for each attribute whether changing it alone to its new code is plausible: bool, (n, d)."""
         n, width = rows.shape
-        can = torch.empty(n, width, dtype=torch.bool, device=rows.device)
+        is_plausible = torch.empty(n, width, dtype=torch.bool, device=rows.device)
         size = max(1, BATCH_CELLS // width**2)
         for start in range(0, n, size):
             part = slice(start, start + size)
             trials = rows[part, None].repeat(1, width, 1)
             trials.diagonal(dim1=1, dim2=2).copy_(codes[part])
-            can[part] = self.valid(trials.flatten(0, 1)).view(-1, width)
-        return can
+            is_plausible[part] = self.valid(trials.flatten(0, 1)).view(-1, width)
+        return is_plausible
 
     def among(self, rows: Tensor) -> Tensor:
         """Return the plausible ones among rows to start from; refuses rows without any."""
-        chosen = rows[self.valid(rows)]
-        if len(chosen) == 0 < len(rows):
+        plausible_rows = rows[self.valid(rows)]
+        if len(plausible_rows) == 0 < len(rows):
             raise NeuronFairError(
                 f"{self.name}: none of the {len(rows):,} rows to start from has a plausibility of {self.least:g} or "
                 "more. Start from others, or ask for less"
             )
-        return chosen
+        return plausible_rows
 
     @property
     def draws_per_row(self) -> int:
@@ -111,9 +111,9 @@ class PlausibleDomain(TableDomain):
         missing = torch.arange(len(rows), device=rows.device)
         for draw in draws:
             if len(missing):
-                drawn = self.population.rows_at(draw[missing])
-                accepted = self.valid(drawn)
-                rows[missing[accepted]] = drawn[accepted]
+                samples = self.population.rows_at(draw[missing])
+                accepted = self.valid(samples)
+                rows[missing[accepted]] = samples[accepted]
                 missing = missing[~accepted]
         return rows
 
@@ -124,8 +124,8 @@ def keep_plausible(domain: TableDomain, population: PopulationModel, least: floa
     A table with hardly any such record is an error.
     """
     settings = {part.name: getattr(domain, part.name) for part in fields(domain)}
-    inside = PlausibleDomain(**settings, population=population, least=least, records=rows)
-    records = rows[inside.valid(rows)]
+    unfiltered = PlausibleDomain(**settings, population=population, least=least, records=rows)
+    records = rows[unfiltered.valid(rows)]
     if len(records) < MIN_PLAUSIBLE_ROWS:
         raise NeuronFairError(
             f"{domain.name}: {len(records):,} of {len(rows):,} rows of the table have a plausibility of {least:g} or "
@@ -174,8 +174,8 @@ def with_plausible_twins(domain: TableDomain, population: PopulationModel, rows:
 def _likelihood(domain: TableDomain, population: PopulationModel, rows: Tensor, twins: Tensor) -> Tensor:
     """Return the log likelihood of the sensitive values of each family member, given its other values: (n, 1 + k)."""
     family = torch.cat([rows[:, None], twins], 1)
-    inside = family.flatten(0, 1).clamp(min=0).minimum(domain.sizes - 1)  # codes outside the bounds: the nearest inside
-    score = population.log_likelihood(inside).view(family.shape[:2])
+    codes = family.flatten(0, 1).clamp(min=0).minimum(domain.sizes - 1)  # codes outside the bounds: the nearest inside
+    score = population.log_likelihood(codes).view(family.shape[:2])
     return (score - score.logsumexp(1, keepdim=True)).nan_to_num(nan=-torch.inf)  # NaN: none of the family is valid
 
 

@@ -30,13 +30,13 @@ _TREE_PARTS = ("roots", "widths", "asks", "base", "children", "chances")
 _FLOAT_PARTS = {"chance", "chances", "usual", "level", "slopes", "spread", "cuts", "pooled", "labels"}
 
 
-def save_population(model: TablePopulation, path: Path, more: Mapping[str, Tensor] | None = None) -> None:
+def save_population(model: TablePopulation, path: Path, further_parts: Mapping[str, Tensor] | None = None) -> None:
     """Write a population and further tensors to a file atomically."""
     parts = {f"trees.{name}": part for name, part in zip(_TREE_PARTS, _tensors(model.trees), strict=True)}
     for name, columns in zip(_BIN_PARTS, zip(*map(_tensors, model.bins), strict=True), strict=True):
         parts[f"places.{name}"] = torch.cat(columns)
     parts["places.runs"] = torch.tensor([len(column.starts) for column in model.bins])
-    parts |= {"order": torch.tensor(model.order), "usual": model.reference, **(more or {})}
+    parts |= {"order": torch.tensor(model.order), "usual": model.reference, **(further_parts or {})}
     parts = {name: part.cpu().contiguous().clone() for name, part in parts.items()}
     seal = {"domain": _text_tensor(model.domain.fingerprint), "digest": _text_tensor(_digest_parts(parts))}
     with replace_file(path) as temporary:
@@ -66,7 +66,7 @@ def _name_in_errors(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: not a population that can be read ({one_line(error)}). Fit it again") from None
 
 
-def _read_population(path: Path, domain: TableDomain, *more: str) -> tuple[TablePopulation, dict[str, Tensor]]:
+def _read_population(path: Path, domain: TableDomain, *further_names: str) -> tuple[TablePopulation, dict[str, Tensor]]:
     """Return a population and the named further parts of its file."""
     content = read_bytes(path, times=3)
     check_tensors(content, len(content), path)
@@ -76,14 +76,14 @@ def _read_population(path: Path, domain: TableDomain, *more: str) -> tuple[Table
         raise ValueError("its content is not what was written")
     if fingerprint != domain.fingerprint:
         raise ValueError(f"it is of another domain than {domain.name}, or that has changed")
-    further = {name: parts.pop(name) for name in more}
+    further_parts = {name: parts.pop(name) for name in further_names}
     _check_forms(parts)
     trees = ChanceForest(*(parts[f"trees.{name}"] for name in _TREE_PARTS))
     bins = tuple(_read_bins(parts, "places", trees.widths.tolist(), parts["places.runs"].tolist()))
     tied = RuleBook(domain.attributes, domain.rules).tied
     model = TablePopulation(domain.to("cpu"), tuple(parts["order"].tolist()), bins, trees, parts["usual"], tied)
     _check_parts(model)
-    return model.to(domain.device), further
+    return model.to(domain.device), further_parts
 
 
 def _tensors(tables: Bins | ChanceForest) -> list[Tensor]:
@@ -179,23 +179,23 @@ _LATENT_NAMES = tuple(
 
 def save_counterfactuals(counterfactuals: CounterfactualTwins, path: Path) -> None:
     """Write counterfactual twins to a file atomically."""
-    kept = torch.tensor(sorted(counterfactuals.fixed_columns), dtype=torch.int64)
-    parts = {"kept": kept, "groups": counterfactuals.groups, **_pack_latent(counterfactuals.latent)}
+    fixed_columns = torch.tensor(sorted(counterfactuals.fixed_columns), dtype=torch.int64)
+    parts = {"kept": fixed_columns, "groups": counterfactuals.groups, **_pack_latent(counterfactuals.latent)}
     save_population(counterfactuals.population, path, parts)
 
 
 def _read_twins(domain: TableDomain, population: TablePopulation, parts: dict[str, Tensor]) -> CounterfactualTwins:
-    kept, groups = parts["kept"], parts["groups"]
+    fixed_columns, groups = parts["kept"], parts["groups"]
     sensitive = set(domain.sensitive_columns)
     if (groups.dtype, tuple(groups.shape)) != (torch.bool, (len(domain.sensitive_values),)) or int(groups.sum()) < 2:
         raise ValueError(f"'groups' is of another form: {groups.dtype}, {tuple(groups.shape)}")
     free = set(range(len(domain.attributes))) - sensitive
-    if kept.dtype != torch.int64 or kept.ndim != 1 or not free >= set(kept.tolist()):
+    if fixed_columns.dtype != torch.int64 or fixed_columns.ndim != 1 or not free >= set(fixed_columns.tolist()):
         raise ValueError("'kept' are no columns that a counterfactual can keep")
     if set(population.order[: len(sensitive)]) != sensitive:
         raise ValueError("its first columns are not the sensitive ones")
     groups, latent = to_device((groups, _read_latent(parts, population, len(groups))), domain.device)
-    return CounterfactualTwins(population, frozenset(kept.tolist()), groups, latent)
+    return CounterfactualTwins(population, frozenset(fixed_columns.tolist()), groups, latent)
 
 
 def _pack_latent(latent: Latent) -> dict[str, Tensor]:
@@ -204,7 +204,7 @@ def _pack_latent(latent: Latent) -> dict[str, Tensor]:
     for number, name in enumerate(_BIN_PARTS):
         parts[f"rest.{name}"] = _join([_tensors(shift.rest)[number] for shift in shifts.values()], name == "chance")
     for name in ("level", "slopes", "spread", "cuts"):
-        parts[name] = _join([getattr(one, name) for one in shifts.values()], True)
+        parts[name] = _join([getattr(shift, name) for shift in shifts.values()], True)
     labels = [(column, other, table) for column, shift in shifts.items() for other, table in shift.labels.items()]
     parts |= {
         "columns": torch.tensor(list(shifts), dtype=torch.int64),
@@ -217,9 +217,9 @@ def _pack_latent(latent: Latent) -> dict[str, Tensor]:
     return {f"latent.{name}": part for name, part in parts.items()}
 
 
-def _read_latent(named: dict[str, Tensor], population: TablePopulation, groups: int) -> Latent:
+def _read_latent(data: dict[str, Tensor], population: TablePopulation, groups: int) -> Latent:
     """Return the shifts from the parts of `_pack_latent`; refuse indices outside the tables, and no distributions."""
-    parts = {name.removeprefix("latent."): part.cpu() for name, part in named.items() if name.startswith("latent.")}
+    parts = {name.removeprefix("latent."): part.cpu() for name, part in data.items() if name.startswith("latent.")}
     _check_forms(parts)
     if not all(part.isfinite().all() for part in parts.values()):
         raise ValueError("a number is not finite")
@@ -229,8 +229,8 @@ def _read_latent(named: dict[str, Tensor], population: TablePopulation, groups: 
     bin_counts = [*(len(column) for column in bins), 1, SCORE_CUTS + 1]
     if len(set(columns)) < len(columns) or not is_forest(trees, widths, bin_counts, population.order):
         raise ValueError("the trees of residuals do not fit together")
-    rest = _read_bins(parts, "rest", [widths[c] for c in columns], parts["runs"].tolist())
-    if not all(bins_fit(bins, RESIDUAL_GRID.size, None) for bins in rest):
+    residual_bins = _read_bins(parts, "rest", [widths[c] for c in columns], parts["runs"].tolist())
+    if not all(bins_fit(bins, RESIDUAL_GRID.size, None) for bins in residual_bins):
         raise ValueError("the places of residuals do not fit together")
     scaled = parts["scales"].tolist()
     pooled = torch.split_with_sizes(parts["pooled"], [len(bins[c]) for c in scaled])
@@ -245,9 +245,9 @@ def _read_latent(named: dict[str, Tensor], population: TablePopulation, groups: 
         raise ValueError("a spread or a chance is negative")
     shifts = {}
     for i, column in enumerate(columns):
-        own = {name: part[i].contiguous() for name, part in stacked.items()}
+        shift_parts = {name: part[i].contiguous() for name, part in stacked.items()}
         labels = {other: table for (of, other), table in zip(pairs, tables, strict=True) if of == column}
-        shifts[column] = GroupShift(labels=labels, rest=rest[i], **own)
+        shifts[column] = GroupShift(labels=labels, rest=residual_bins[i], **shift_parts)
     scales = {c: Coupling(bins[c], True, None, chances[None]) for c, chances in zip(scaled, pooled, strict=True)}
     if any(set(shift.parents) - {*scales, *shift.labels} or column not in scales for column, shift in shifts.items()):
         raise ValueError("a column shifts that has no scale")

@@ -128,8 +128,8 @@ def find_splits(bins: Numbers, sizes: Sequence[int], column: int, target: int, o
     total = table.sum()
     row, col = table.sum(1) / total, table.sum(0) / total
     root = np.sqrt(np.outer(row, col))
-    rest = np.divide(table / total - np.outer(row, col), root, out=np.zeros_like(table), where=root > 0)
-    axes = np.linalg.svd(rest, full_matrices=False)[0][:, :2]
+    gaps = np.divide(table / total - np.outer(row, col), root, out=np.zeros_like(table), where=root > 0)
+    axes = np.linalg.svd(gaps, full_matrices=False)[0][:, :2]
     scale = np.sqrt(row)[:, None]
     scores = np.divide(axes, scale, out=np.zeros_like(axes), where=scale > 0)
     return [SplitOrder(column, np.round(scores[:, i], 9)) for i in range(scores.shape[1])]
@@ -179,8 +179,8 @@ def fill_tree(bins: Numbers, target: int, size: int, column: Numbers, children: 
     exactly.
     """
     parent = np.full(len(column), -1)
-    for node, goes in enumerate(children):
-        parent[goes] = node
+    for node, child_nodes in enumerate(children):
+        parent[child_nodes] = node
     counts = _count_records(bins, target, size, column, children)
     levels = _find_levels(parent)
     for level in levels[:0:-1]:
@@ -202,11 +202,11 @@ def _learn_splits(
     """
     from sklearn.tree import DecisionTreeClassifier
 
-    own = bins[:, target.column]
+    codes = bins[:, target.column]
     max_groups = (
         target.size if significant_only else MAX_TARGET_GROUPS
     )  # with few groups random splits would cost too little
-    y = coarsen(np.bincount(own, minlength=target.size).astype(np.float64), target.ordered, max_groups)[own]
+    y = coarsen(np.bincount(codes, minlength=target.size).astype(np.float64), target.ordered, max_groups)[codes]
     share = np.bincount(y) / len(y)
     share = share[share > 0]
     x = np.stack([q.scores[bins[:, q.column]] for q in orders], 1).astype(np.float32)
@@ -226,16 +226,16 @@ def _learn_splits(
     column = np.full(tree.node_count, -1)
     children = [np.zeros(0, dtype=np.int64)] * tree.node_count
     for node in np.flatnonzero(tree.children_left >= 0):
-        question = orders[tree.feature[node]]
-        column[node] = question.column
-        left = question.scores.astype(np.float32) <= tree.threshold[node]
+        order = orders[tree.feature[node]]
+        column[node] = order.column
+        left = order.scores.astype(np.float32) <= tree.threshold[node]
         children[node] = np.where(left, tree.children_left[node], tree.children_right[node]).astype(np.int64)
     return column, children
 
 
 def _count_records(bins: Numbers, target: int, size: int, column: Numbers, children: Sequence[Numbers]) -> Floats:
     """Return how many records of each bin of the target end in each leaf: (nodes, bins)."""
-    length = np.array([len(goes) for goes in children])
+    length = np.array([len(child_nodes) for child_nodes in children])
     base = length.cumsum() - length
     flat = np.concatenate(children)
     leaf = np.zeros(len(bins), dtype=np.int64)
@@ -281,15 +281,15 @@ def _prune(
 
 def _cut_tree(column: Numbers, children: Sequence[Numbers], leaf: npt.NDArray[np.bool_], chances: Floats) -> ChanceTree:
     """Return the tree without the nodes below these leaves."""
-    nodes, waiting = [], [0]
-    while waiting:
-        node = waiting.pop()
+    nodes, unvisited = [], [0]
+    while unvisited:
+        node = unvisited.pop()
         nodes.append(node)
-        waiting += [] if leaf[node] else sorted(set(children[node].tolist()), reverse=True)
+        unvisited += [] if leaf[node] else sorted(set(children[node].tolist()), reverse=True)
     number = np.zeros(len(column), dtype=np.int64)
     number[nodes] = np.arange(len(nodes))
-    goes = tuple(np.zeros(0, dtype=np.int64) if leaf[node] else number[children[node]] for node in nodes)
-    return ChanceTree(np.where(leaf, -1, column)[nodes], goes, chances[nodes])
+    kept_children = tuple(np.zeros(0, dtype=np.int64) if leaf[node] else number[children[node]] for node in nodes)
+    return ChanceTree(np.where(leaf, -1, column)[nodes], kept_children, chances[nodes])
 
 
 @dataclass(frozen=True)
@@ -309,15 +309,15 @@ class ChanceForest:
         d, count = len(trees), np.array([len(tree.column) for tree in trees])
         roots = count.cumsum() - count
         split_column = np.concatenate([np.where(tree.column < 0, d, tree.column) for tree in trees])
-        goes = [
+        child_nodes = [
             root + (np.array([node]) if tree.column[node] < 0 else tree.children[node])
             for root, tree in zip(roots, trees, strict=True)
             for node in range(len(tree.column))
         ]
-        length = np.array([len(children) for children in goes])
+        length = np.array([len(children) for children in child_nodes])
         widths = np.array([tree.chances.shape[1] for tree in trees])
         chances = np.concatenate([tree.chances.ravel() for tree in trees])
-        parts = (roots, widths, split_column, length.cumsum() - length, np.concatenate(goes), chances)
+        parts = (roots, widths, split_column, length.cumsum() - length, np.concatenate(child_nodes), chances)
         return cls(*map(torch.from_numpy, parts))
 
     def leaves(self, bins: Tensor) -> Tensor:
@@ -385,11 +385,11 @@ class ChanceForest:
     @cached_property
     def _depths(self) -> list[int]:
         children, base = self.children.tolist(), [*self.base.tolist(), len(self.children)]
-        below = [0] * len(self.split_column)
-        for node in range(len(below) - 1, -1, -1):  # children come after their parents
-            goes = set(children[base[node] : base[node + 1]]) - {node}
-            below[node] = max((below[child] + 1 for child in goes), default=0)
-        return [below[root] for root in self.roots.tolist()]
+        depths = [0] * len(self.split_column)
+        for node in range(len(depths) - 1, -1, -1):  # children come after their parents
+            child_nodes = set(children[base[node] : base[node + 1]]) - {node}
+            depths[node] = max((depths[child] + 1 for child in child_nodes), default=0)
+        return [depths[root] for root in self.roots.tolist()]
 
 
 def to_device(part: Any, device: str | torch.device) -> Any:

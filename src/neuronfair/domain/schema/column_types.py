@@ -112,10 +112,10 @@ def infer_column(name: str, column: Cells, decimals: Sequence[str], *, keep: boo
 def _split_empty(column: Cells) -> tuple[dict[str, int], list[str], npt.NDArray[np.int64]]:
     """Return the counts of the words for an empty cell, and the other texts with their counts."""
     texts, counts = column.texts, column.counts
-    empty = [place for place, text in enumerate(texts) if is_missing(text)]
+    empty = [index for index, text in enumerate(texts) if is_missing(text)]
     if not empty:
         return {}, texts, counts
-    words = {texts[place]: int(counts[place]) for place in empty}
+    words = {texts[index]: int(counts[index]) for index in empty}
     return words, [text for text in texts if text not in words], np.delete(counts, empty)
 
 
@@ -158,10 +158,10 @@ class _NumberColumn:
         if len(units) > 1 or ("%" in units and not all("%" in text for text in texts)):
             return None
         for decimal in decimals:
-            found = [parse_number(text, decimal) for text in texts]
-            if None not in found:
-                odd = (text for text, value in zip(texts, found, strict=True) if not _is_plain(text, value))
-                return cls._measured(np.array(found, dtype=np.float64), decimal, next(odd, None))
+            numbers = [parse_number(text, decimal) for text in texts]
+            if None not in numbers:
+                examples = (text for text, value in zip(texts, numbers, strict=True) if not _is_plain(text, value))
+                return cls._measured(np.array(numbers, dtype=np.float64), decimal, next(examples, None))
         return None
 
     @classmethod
@@ -198,26 +198,26 @@ def _is_plain(text: str, value: float | None) -> bool:
         return False
 
 
-def _identifier_reason(name: str, rows: int, texts: Sequence[str], found: _NumberColumn | None) -> str | None:
+def _identifier_reason(name: str, rows: int, texts: Sequence[str], numbers: _NumberColumn | None) -> str | None:
     """Return why a column is taken for an identifier or free text; None if it may be a measurement."""
     if re.fullmatch(r"__index_level_\d+__", name):
         return "the index of a pandas table"
     if rows <= MIN_UNIQUE_CELLS or len(texts) < UNIQUE_SHARE * rows:
-        is_text = found is None and len(texts) > max(MAX_LABELS, rows / 2)
+        is_text = numbers is None and len(texts) > max(MAX_LABELS, rows / 2)
         return f"names or free text: {len(texts):,} different texts" if is_text else None
-    if found is None and (huge := _find_huge(texts)) is not None:
+    if numbers is None and (huge := _find_huge(texts)) is not None:
         return f"has numbers such as {huge}: replace them, or leave them empty"
-    finding = f"{'every cell is' if len(texts) == rows else 'almost all cells are'} different"
-    if found is None:
-        return f"names or free text: {finding}"
-    numbers = np.unique(found.values)
+    description = f"{'every cell is' if len(texts) == rows else 'almost all cells are'} different"
+    if numbers is None:
+        return f"names or free text: {description}"
+    distinct_numbers = np.unique(numbers.values)
     # The expected number of equal pairs if the numbers were uniform between the smallest and the largest.
-    expected = rows**2 / 2 / (float(numbers[-1] - numbers[0]) + 1)
+    expected = rows**2 / 2 / (float(distinct_numbers[-1] - distinct_numbers[0]) + 1)
     unlikely = expected >= MIN_TIES and rows - len(texts) <= expected / MIN_TIES
-    steps = np.diff(found.values)  # from row to row, if every cell is different
+    steps = np.diff(numbers.values)  # from row to row, if every cell is different
     rising = len(texts) == rows and bool((steps > 0).all()) and float(steps.min()) == 1
-    if found.whole and (unlikely or rising or _IDENTIFIER_NAME.search(name)):
-        return f"an identifier: {finding}"
+    if numbers.whole and (unlikely or rising or _IDENTIFIER_NAME.search(name)):
+        return f"an identifier: {description}"
     return None
 
 
@@ -298,26 +298,26 @@ def _grid_entry(numbers: Floats, counts: npt.NDArray[np.int64], empty: int) -> E
     return entry
 
 
-def _choose_step(numbers: Floats, counts: npt.NDArray[np.int64], least: float) -> float:
+def _choose_step(numbers: Floats, counts: npt.NDArray[np.int64], min_step: float) -> float:
     """Return the step of a grid for numbers that are too many to have one code each; it is at least `least`.
 
     It is the finest power of ten that keeps the whole range within its number of points. Where outliers stretch the
     range so that the bulk of the data would have fewer than FINE steps, the step follows the bulk alone.
     """
-    unit, max_points = (least, MAX_STEPS) if least else (1.0, MAX_DECIMALS)
+    unit, max_points = (min_step, MAX_STEPS) if min_step else (1.0, MAX_DECIMALS)
     step = unit * 10.0 ** np.ceil(np.log10(float(np.ptp(numbers)) / unit / max_points))
     first, last = _find_bulk(numbers, counts)
     if (last - first) / step < MIN_BULK_STEPS:
         step = unit * 10.0 ** np.floor(np.log10((last - first) / unit / MIN_BULK_STEPS))
-    return max(float(step), least)
+    return max(float(step), min_step)
 
 
 def _find_bulk(numbers: Floats, counts: npt.NDArray[np.int64]) -> tuple[float, float]:
     """Return the numbers between which the bulk of a column lies; a single frequent number counts little."""
     by_size = np.argsort(numbers)
     weights = np.minimum(counts, MAX_CELL_SHARE * counts.sum())[by_size]
-    place = np.searchsorted(np.cumsum(weights), np.array(BULK_QUANTILES) * weights.sum())
-    first, last = numbers[by_size][place].tolist()
+    index = np.searchsorted(np.cumsum(weights), np.array(BULK_QUANTILES) * weights.sum())
+    first, last = numbers[by_size][index].tolist()
     return (first, last) if last > first else (float(numbers.min()), float(numbers.max()))
 
 

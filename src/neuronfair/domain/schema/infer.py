@@ -122,21 +122,21 @@ def draft_domain(
     check_take(take_rules)
     sheet = read_sheet(path)
     _check_columns(sheet, sensitive, target)
-    aim = None if target is None else _infer_target(target, sheet, settings.regression)
+    aim_target = None if target is None else _infer_target(target, sheet, settings.regression)
     entries = _infer_entries(sheet, sensitive, target, settings.columns)
-    left_out = tuple(one for one in entries if isinstance(one, ExcludedColumn))
-    known = [one for one in entries if isinstance(one, ColumnEntry)]
+    left_out = tuple(e for e in entries if isinstance(e, ExcludedColumn))
+    drafts = [e for e in entries if isinstance(e, ColumnEntry)]
     added = () if sheet.joined is None else sheet.joined.names
     remarks = dict[str, list[str]]()
-    for entry in known:
+    for entry in drafts:
         if settings.keep_missing and "missing" in entry.parts and "values" not in entry.parts:
             entry.parts["missing"] = KEEP
         if entry.column in (*settings.non_inputs, *added):
             entry.parts["encode"] = "none"
         for remark in entry.remarks:
             remarks.setdefault(remark, []).append(entry.column)
-    described_by = {"attributes": {entry.column: entry.parts for entry in known}, "sensitive": list(sensitive)}
-    domain = replace(build_domain({"name": sheet.path.stem, **described_by}), target=aim)
+    described_by = {"attributes": {entry.column: entry.parts for entry in drafts}, "sensitive": list(sensitive)}
+    domain = replace(build_domain({"name": sheet.path.stem, **described_by}), target=aim_target)
     small, small_remarks = _exclude_small_groups(domain, sheet.columns)
     proposals = propose(domain, sheet.columns)
     head = _HEAD_TEMPLATE.format(
@@ -145,15 +145,15 @@ def draft_domain(
         remarks="".join(f"# - {printable(remark)}\n" for remark in sheet.remarks),
         name=quote(domain.name),
         sensitive=toml_value(sensitive),
-        target="" if aim is None else _format_target(aim),
+        target="" if aim_target is None else _format_target(aim_target),
     )
     lines = [
-        f"# {quote(one.column)}: left out, {printable(one.reason)}" if isinstance(one, ExcludedColumn) else str(one)
-        for one in entries
+        f"# {quote(e.column)}: left out, {printable(e.reason)}" if isinstance(e, ExcludedColumn) else str(e)
+        for e in entries
     ]
     groups = [line for rule in small for line in format_rule(rule, {a.name: a for a in domain.attributes})]
-    few = "\n".join([_SMALL_GROUPS_COMMENT, *groups, ""]) if groups else ""
-    text = head + "\n".join(lines) + "\n" + few + proposals.text(take_rules, domain.attributes) + _TAIL_COMMENT
+    note = "\n".join([_SMALL_GROUPS_COMMENT, *groups, ""]) if groups else ""
+    text = head + "\n".join(lines) + "\n" + note + proposals.text(take_rules, domain.attributes) + _TAIL_COMMENT
     all_remarks = (
         *sheet.remarks,
         *(f"{', '.join(names)}: {remark}" for remark, names in remarks.items()),
@@ -187,20 +187,20 @@ def _infer_entries(
     sheet: Sheet, sensitive: Sequence[str], target: str | None, columns: Sequence[str] | None
 ) -> list[ColumnEntry | ExcludedColumn]:
     """Return the entry of each column, or why it is left out; inputs of the model and sensitive columns are kept."""
-    needed, key = {*sensitive, *(columns or ())}, None if sheet.joined is None else sheet.joined.key
+    inputs, key = {*sensitive, *(columns or ())}, None if sheet.joined is None else sheet.joined.key
     decimals = find_decimal_marks(list(sheet.columns.values()))
     entries = list[ColumnEntry | ExcludedColumn]()
     for name, cells in sheet.columns.items():
         copied, reason = sheet.copies.get(name), None
-        if name not in needed and name == key:
+        if name not in inputs and name == key:
             reason = "the key"
-        elif name not in needed and columns is not None:
+        elif name not in inputs and columns is not None:
             reason = "the model does not read it"
-        elif name not in needed and copied is not None and sheet.columns[copied] == cells:
+        elif name not in inputs and copied is not None and sheet.columns[copied] == cells:
             reason = f"a copy of '{copied}'"
         if name != target:
             entries.append(
-                ExcludedColumn(name, reason) if reason else infer_column(name, cells, decimals, keep=name in needed)
+                ExcludedColumn(name, reason) if reason else infer_column(name, cells, decimals, keep=name in inputs)
             )
     return entries
 
@@ -238,29 +238,29 @@ def _exclude_small_groups(domain: TableDomain, columns: Mapping[str, Cells]) -> 
             continue
         counts = np.bincount(attribute.codes(columns[attribute.name]), minlength=attribute.size)
         largest = np.argsort(-counts, kind="stable")
-        small = (counts < SMALL_GROUP_RECORDS) & (counts < SMALL_GROUP_SHARE * counts.sum())
-        small |= np.array([label == MISSING == attribute.missing for label in attribute.values])
-        large = [code for code in largest if not small[code]]
+        is_small = (counts < SMALL_GROUP_RECORDS) & (counts < SMALL_GROUP_SHARE * counts.sum())
+        is_small |= np.array([label == MISSING == attribute.missing for label in attribute.values])
+        large = [code for code in largest if not is_small[code]]
         keep = {*large, *[code for code in largest if code not in large][: max(0, 2 - len(large))]}
         out = {attribute.values[c]: plural(int(counts[c]), "record") for c in range(attribute.size) if c not in keep}
         for label, count in out.items():
             name = f"too few to compare with: {attribute.name} {label}, {count}"
             rules.append(Rule(name, {attribute.name: (label,)}, {}))
         if out:
-            shown = [f"{label} ({count})" for label, count in out.items()]
-            shown[MAX_GROUPS:] = [f"{len(shown) - MAX_GROUPS} more"] if len(shown) > MAX_GROUPS else []
-            remarks.append(f"{attribute.name}: {listing(shown)} left out of the twins; delete the rule to include it")
+            texts = [f"{label} ({count})" for label, count in out.items()]
+            texts[MAX_GROUPS:] = [f"{len(texts) - MAX_GROUPS} more"] if len(texts) > MAX_GROUPS else []
+            remarks.append(f"{attribute.name}: {listing(texts)} left out of the twins; delete the rule to include it")
     return rules, remarks
 
 
 def _infer_target(name: str, sheet: Sheet, regression: bool) -> Target:
     cells = sheet.columns[name]
-    for place, text in enumerate(cells.texts):
-        wrong = "is empty. Remove such rows or fill the cell" if is_missing(text) else None
-        if wrong is None and regression and parse_number(text) is None and parse_number(text, ",") is None:
-            wrong = f"is {text!r}; a number is expected"
-        if wrong is not None:
-            raise DataError(f"{sheet.path}: {sheet.where(cells.first(place))}: the target '{name}' {wrong}")
+    for index, text in enumerate(cells.texts):
+        problem = "is empty. Remove such rows or fill the cell" if is_missing(text) else None
+        if problem is None and regression and parse_number(text) is None and parse_number(text, ",") is None:
+            problem = f"is {text!r}; a number is expected"
+        if problem is not None:
+            raise DataError(f"{sheet.path}: {sheet.where(cells.first(index))}: the target '{name}' {problem}")
     classes = sorted(cells.texts, key=size_sort_key)
     if regression or (len(classes) > MAX_CLASSES and all(parse_number(text) is not None for text in classes)):
         return Target(name, ())

@@ -124,14 +124,14 @@ def find_dependencies(columns: Sequence[CodedColumn]) -> list[RuleProposal]:
     """Return the rules between all pairs of columns, not yet counted in the whole table."""
     columns = [c for c in columns if len(c.seen) > 1 and c.attribute.size <= MAX_SIZE]
     groups = sum(len(groups) for c in columns for groups, _ in c.views)
-    tried = max(1, groups**2 // 2)
+    tests = max(1, groups**2 // 2)
     proposals = list[RuleProposal]()
     for a, b in combinations(columns, 2):
         first, second = (a, b) if a.is_number and not b.is_number else (b, a)
-        if (fixed := _find_function(first, second, tried) or _find_function(second, first, tried)) is not None:
-            proposals.append(fixed)
+        if (function_rules := _find_function(first, second, tests) or _find_function(second, first, tests)) is not None:
+            proposals.append(function_rules)
         else:
-            proposals += [*_find_exclusions(a, b, tried), *_find_ranges(a, b, tried), *_find_ranges(b, a, tried)]
+            proposals += [*_find_exclusions(a, b, tests), *_find_ranges(a, b, tests), *_find_ranges(b, a, tests)]
     return proposals
 
 
@@ -194,33 +194,33 @@ def _assign_by_value(table: Counts) -> tuple[Mask, float]:
     return owns, len(table) * math.log(table.shape[1])
 
 
-def _find_exclusions(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleProposal]:
+def _find_exclusions(a: CodedColumn, b: CodedColumn, tests: int) -> Iterator[RuleProposal]:
     """Yield rules for groups of values that (nearly) never occur together."""
     for groups_a, row_a in a.views:
         for groups_b, row_b in b.views:
             table = _cross_tabulate(row_a, row_b, len(groups_a), len(groups_b))
             size_a, size_b = table.sum(1)[:, None], table.sum(0)[None]
             smaller, expected = np.minimum(size_a, size_b), size_a * size_b / len(row_a)
-            never = (table <= np.minimum(MAX_EXCEPTIONS * smaller, MAX_EXPECTED_SHARE * expected)) & (
+            is_excluded = (table <= np.minimum(MAX_EXCEPTIONS * smaller, MAX_EXPECTED_SHARE * expected)) & (
                 smaller >= MIN_RECORDS
             )
-            never &= (pdtr(table, expected) * tried <= MAX_CHANCE) & (expected >= MIN_CHANCE_EXCLUDED * smaller)
-            if never.any():
-                expected = np.where(never, expected, 0.0)
-                by_a, by_b = _merge_exclusions(never, table), _merge_exclusions(never.T, table.T)
+            is_excluded &= (pdtr(table, expected) * tests <= MAX_CHANCE) & (expected >= MIN_CHANCE_EXCLUDED * smaller)
+            if is_excluded.any():
+                expected = np.where(is_excluded, expected, 0.0)
+                by_a, by_b = _merge_exclusions(is_excluded, table), _merge_exclusions(is_excluded.T, table.T)
                 if _reading_effort(by_a, table) <= _reading_effort(by_b, table.T):
                     yield from _make_exclusion_rules(a, groups_a, b, groups_b, by_a, expected)
                 else:
                     yield from _make_exclusion_rules(b, groups_b, a, groups_a, by_b, expected.T)
 
 
-def _merge_exclusions(never: Mask, table: Counts) -> list[tuple[list[int], list[int]]]:
+def _merge_exclusions(is_excluded: Mask, table: Counts) -> list[tuple[list[int], list[int]]]:
     """Return which groups never occur with which, merging groups that exclude the same ones.
 
     Where at most two groups occur with a group, all others that never do are excluded, however rare they are.
     """
     merged = dict[tuple[int, ...], list[int]]()
-    for group, row in enumerate(never):
+    for group, row in enumerate(is_excluded):
         if row.any():
             row = row | (table[group] == 0) if (table[group][~row] > 0).sum() <= 2 else row
             merged.setdefault(tuple(np.flatnonzero(row).tolist()), []).append(group)
@@ -231,7 +231,7 @@ def _reading_effort(merged: list[tuple[list[int], list[int]]], table: Counts) ->
     """Return how hard rules are to read: how many they are, the values they list and leave, and their records."""
     remaining = [table.shape[1] - len(excluded) for _, excluded in merged]
     listed = sum(
-        len(groups) + min(len(excluded), rest) for (groups, excluded), rest in zip(merged, remaining, strict=True)
+        len(groups) + min(len(excluded), count) for (groups, excluded), count in zip(merged, remaining, strict=True)
     )
     return len(merged), listed, sum(remaining), sum(int(table[groups].sum()) for groups, _ in merged)
 
@@ -244,17 +244,17 @@ def _make_exclusion_rules(
     merged: list[tuple[list[int], list[int]]],
     expected: npt.NDArray[np.float64],
 ) -> Iterator[RuleProposal]:
-    for own, excluded in merged:
-        exceptions = float(expected[np.ix_(own, excluded)].sum())
-        condition = np.logical_or.reduce([groups_a[i] for i in own])
+    for groups, excluded in merged:
+        exceptions = float(expected[np.ix_(groups, excluded)].sum())
+        condition = np.logical_or.reduce([groups_a[i] for i in groups])
         excluded_values = np.logical_or.reduce([groups_b[j] for j in excluded])
         rules = [make_rule(a.attribute, condition, b.attribute, excluded_values)]
         if rules == [None]:  # too long: one rule for each pair of groups
-            rules = [make_rule(a.attribute, groups_a[i], b.attribute, groups_b[j]) for i in own for j in excluded]
+            rules = [make_rule(a.attribute, groups_a[i], b.attribute, groups_b[j]) for i in groups for j in excluded]
         yield from (RuleProposal(rule.name, (rule,), exceptions / len(rules)) for rule in rules if rule is not None)
 
 
-def _find_ranges(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RuleProposal]:
+def _find_ranges(a: CodedColumn, b: CodedColumn, tests: int) -> Iterator[RuleProposal]:
     """Yield rules that records with a value of b have numbers of column a within a range."""
     if not (a.is_number and not a.few and b.few) or a.attribute.empty in a.seen:
         return
@@ -265,19 +265,19 @@ def _find_ranges(a: CodedColumn, b: CodedColumn, tried: int) -> Iterator[RulePro
     expected = table.sum(0) * (
         np.where(below >= MIN_EXCLUDED_SHARE, below, 0) + np.where(above >= MIN_EXCLUDED_SHARE, above, 0)
     )
-    sure = (table.sum(0) >= MIN_RECORDS) & (pdtr(0, expected) * tried * len(table) ** 2 <= MAX_CHANCE)
-    for place in np.flatnonzero(sure):
+    is_significant = (table.sum(0) >= MIN_RECORDS) & (pdtr(0, expected) * tests * len(table) ** 2 <= MAX_CHANCE)
+    for index in np.flatnonzero(is_significant):
         outside = np.zeros(a.attribute.size, dtype=np.bool_)
-        outside[: a.seen[first[place]] if below[place] >= MIN_EXCLUDED_SHARE else 0] = True
-        outside[a.seen[last[place]] + 1 if above[place] >= MIN_EXCLUDED_SHARE else a.attribute.size :] = True
-        rule = make_rule(b.attribute, b.views[0][0][place], a.attribute, outside)
+        outside[: a.seen[first[index]] if below[index] >= MIN_EXCLUDED_SHARE else 0] = True
+        outside[a.seen[last[index]] + 1 if above[index] >= MIN_EXCLUDED_SHARE else a.attribute.size :] = True
+        rule = make_rule(b.attribute, b.views[0][0][index], a.attribute, outside)
         if rule is not None:
-            yield RuleProposal(rule.name, (rule,), float(expected[place]))
+            yield RuleProposal(rule.name, (rule,), float(expected[index]))
 
 
-def _cross_tabulate(a: Counts, b: Counts, most_a: int, most_b: int) -> Counts:
+def _cross_tabulate(a: Counts, b: Counts, size_a: int, size_b: int) -> Counts:
     """Return the contingency table of two columns."""
-    return np.bincount(a * most_b + b, minlength=most_a * most_b).reshape(most_a, most_b)
+    return np.bincount(a * size_b + b, minlength=size_a * size_b).reshape(size_a, size_b)
 
 
 MAX_PROPOSALS = 20
@@ -317,7 +317,7 @@ class Proposals:
         """Return the lines of a domain file, with rules that are not adopted as comments."""
         if not self.proposals:
             return ""
-        named = {a.name: a for a in attributes}
+        attribute_by_name = {a.name: a for a in attributes}
         lines = [
             "",
             "## Rules that the table suggests. Which of them hold for everybody, and not only in this table? Take away",
@@ -328,12 +328,12 @@ class Proposals:
             lines.append(f"## {plural(self.unseen, 'column')} of this wide table were not examined.")
         for proposal in self.proposals:
             mark = "" if proposal.taken(take) else "# "
-            counted = f"{plural(proposal.people, 'person', 'people')}, {plural(proposal.exceptions, 'exception')}"
-            lines += ["", f"## {printable(proposal.title)}: {counted}" if len(proposal.rules) > 1 else f"## {counted}"]
+            counts = f"{plural(proposal.people, 'person', 'people')}, {plural(proposal.exceptions, 'exception')}"
+            lines += ["", f"## {printable(proposal.title)}: {counts}" if len(proposal.rules) > 1 else f"## {counts}"]
             if proposal.ties:
                 ties = " and ".join(printable(shorten(name)) for name in proposal.ties)
                 lines.append(f"## ties {ties}, which is sensitive: such people then have no twin")
-            lines += [mark + line for rule in proposal.rules for line in format_rule(rule, named)]
+            lines += [mark + line for rule in proposal.rules for line in format_rule(rule, attribute_by_name)]
         if self.dropped:
             lines += ["", f"## Dropped, as all together would be too many cases: {printable('; '.join(self.dropped))}"]
         return "\n".join(lines) + "\n"
@@ -383,19 +383,19 @@ def propose(domain: TableDomain, columns: Mapping[str, Cells]) -> Proposals:
 
 def _order_by_strength(proposals: Sequence[RuleProposal]) -> Iterator[RuleProposal]:
     """Yield proposals, the strongest first; a proposal counts less the more often its columns were named already."""
-    rest, named = list(proposals), Counter[str]()
+    remaining, name_counts = list(proposals), Counter[str]()
 
     def strength(proposal: RuleProposal) -> tuple[bool, float]:
-        return proposal.determines, proposal.expected / math.prod(1 + named[name] for name in proposal.names)
+        return proposal.determines, proposal.expected / math.prod(1 + name_counts[name] for name in proposal.names)
 
-    while rest:
-        best = max(rest, key=strength)
-        rest.remove(best)
-        named.update(best.names)
+    while remaining:
+        best = max(remaining, key=strength)
+        remaining.remove(best)
+        name_counts.update(best.names)
         yield best
 
 
-def _count_exceptions(found: RuleProposal, domain: TableDomain, columns: Mapping[str, Cells]) -> RuleProposal | None:
+def _count_exceptions(proposal: RuleProposal, domain: TableDomain, columns: Mapping[str, Cells]) -> RuleProposal | None:
     """Return a proposal with its counts in all rows; None where these have too many exceptions."""
 
     def met(name: str, condition: RuleCondition) -> Mask:
@@ -403,17 +403,17 @@ def _count_exceptions(found: RuleProposal, domain: TableDomain, columns: Mapping
         rows: Mask = find_meeting_codes(attribute, condition).numpy()[attribute.codes(columns[name])]
         return rows
 
-    people = exceptions = 0
-    for rule in found.rules:
-        sides = [met(name, one) for name, one in rule.when.items()]
+    covered = exceptions = 0
+    for rule in proposal.rules:
+        sides = [met(name, condition) for name, condition in rule.when.items()]
         when = np.logical_and.reduce(sides)
-        then = [met(name, one) for name, one in rule.then.items()]
+        then = [met(name, condition) for name, condition in rule.then.items()]
         exceptions += int((when & ~np.logical_and.reduce(then)).sum() if then else when.sum())
-        people += min(int(side.sum()) for side in sides)  # those that meet the rarer condition
-    if exceptions > MAX_EXCEPTIONS * people:
+        covered += min(int(side.sum()) for side in sides)  # those that meet the rarer condition
+    if exceptions > MAX_EXCEPTIONS * covered:
         return None
-    ties = tuple(name for name in domain.sensitive if name in found.names)
-    return replace(found, people=people, exceptions=exceptions, ties=ties, copy=found.copy and not exceptions)
+    ties = tuple(name for name in domain.sensitive if name in proposal.names)
+    return replace(proposal, people=covered, exceptions=exceptions, ties=ties, copy=proposal.copy and not exceptions)
 
 
 MAX_VALUES = 20  # that a condition lists at most
@@ -422,13 +422,15 @@ MAX_NAME_LETTERS = 40  # of a label or a name that is quoted
 
 def make_rule(a: Attribute, codes: Mask, b: Attribute, excluded: Mask) -> Rule | None:
     """Return the rule that some codes of a occur with none of the excluded codes of b; None if it is too long."""
-    left, right, rest = _mask_condition(a, codes), _mask_condition(b, excluded), _mask_condition(b, ~excluded)
-    if left is None or (right is None and rest is None):
+    left, right, others = _mask_condition(a, codes), _mask_condition(b, excluded), _mask_condition(b, ~excluded)
+    if left is None or (right is None and others is None):
         return None
     premise = f"{shorten(a.name)} {_wording(a, left)}"
     two_ranges = isinstance(left, Span) and isinstance(right, Span)  # "not both" is easier to read for two ranges
-    if rest is not None and (right is None or (_condition_length(rest) <= _condition_length(right) and not two_ranges)):
-        return Rule(f"{premise}: {shorten(b.name)} {_wording(b, rest)}", {a.name: left}, {b.name: rest})
+    if others is not None and (
+        right is None or (_condition_length(others) <= _condition_length(right) and not two_ranges)
+    ):
+        return Rule(f"{premise}: {shorten(b.name)} {_wording(b, others)}", {a.name: left}, {b.name: others})
     assert right is not None
     return Rule(f"not both: {premise}, {shorten(b.name)} {_wording(b, right)}", {a.name: left, b.name: right}, {})
 
@@ -436,7 +438,8 @@ def make_rule(a: Attribute, codes: Mask, b: Attribute, excluded: Mask) -> Rule |
 def format_rule(rule: Rule, attributes: Mapping[str, Attribute]) -> list[str]:
     """Return the lines of a rule in a domain file; whatever its names hold, each stays one line."""
     return [
-        printable(line) for line in format_rule_lines(rule, lambda name, one: _format_condition(attributes[name], one))
+        printable(line)
+        for line in format_rule_lines(rule, lambda name, side: _format_condition(attributes[name], side))
     ]
 
 

@@ -113,14 +113,14 @@ def build_domain(document: Toml, *, default_name: str = "table") -> TableDomain:
     attributes = _require_table("attributes", document.get("attributes"))
     if not attributes:
         raise DomainError("no attributes. Write a table [attributes] with one line per column")
-    known = tuple(_parse_attribute(name, entry, document.get("encode")) for name, entry in attributes.items())
-    check_graph(known)
+    columns = tuple(_parse_attribute(name, entry, document.get("encode")) for name, entry in attributes.items())
+    check_graph(columns)
     outside = document.get("outside", "error")
     if outside not in get_args(Outside):
         raise DomainError(f'outside must be "error" or "keep", is {outside!r}')
     return TableDomain(
         name=str(document.get("name", default_name)),
-        attributes=known,
+        attributes=columns,
         sensitive=_parse_names("sensitive", document.get("sensitive", [])),
         rules=tuple(_parse_rule(entry) for entry in _require_list("rules", document.get("rules", []))),
         target=_parse_target(document["target"]) if "target" in document else None,
@@ -196,11 +196,11 @@ def quote(text: str) -> str:
 
 
 def _parse_attribute(name: str, entry: object, default_encode: object) -> Attribute:
-    where = f"attribute '{name}'"
-    table = _require_table(where, entry)
-    _check_keys(where, table, tuple(_ENTRY_CHECKS))
+    site = f"attribute '{name}'"
+    table = _require_table(site, entry)
+    _check_keys(site, table, tuple(_ENTRY_CHECKS))
     if "kind" not in table:
-        raise DomainError(f'{where}: kind is missing. Write kind = "ordinal", "nominal", "flag" or "continuous"')
+        raise DomainError(f'{site}: kind is missing. Write kind = "ordinal", "nominal", "flag" or "continuous"')
     dates = {key: count_days(value) for key, value in table.items() if isinstance(value, date) and "date" in table}
     table = {**({} if default_encode is None else {"encode": default_encode}), **table, **dates}
     if isinstance(table.get("causes"), str):
@@ -208,10 +208,10 @@ def _parse_attribute(name: str, entry: object, default_encode: object) -> Attrib
     for key, value in table.items():
         fits, expected = _ENTRY_CHECKS[key]
         if not fits(value):
-            raise DomainError(f"{where}: {key} {expected}, is {value!r}")
+            raise DomainError(f"{site}: {key} {expected}, is {value!r}")
     values = tuple(map(str, table.get("values", ())))
     if table["kind"] in ("ordinal", "continuous") and not values and not {"low", "high"} <= set(table):
-        raise DomainError(f"{where}: give either low and high, or values = [...]")
+        raise DomainError(f"{site}: give either low and high, or values = [...]")
     standard = "onehot" if table["kind"] == "nominal" else "scaled" if {"center", "scale"} & set(table) else "raw"
     lists = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
     lists |= {"causes": tuple(map(str, lists["causes"]))} if "causes" in lists else {}
@@ -221,28 +221,28 @@ def _parse_attribute(name: str, entry: object, default_encode: object) -> Attrib
 def _parse_rule(entry: object) -> Rule:
     table = _require_table("rules", entry)
     name = str(table.get("name", "(unnamed)"))
-    where = f"rule '{name}'"
-    _check_keys(where, table, ("name", "if", "then", "forbid"))
+    site = f"rule '{name}'"
+    _check_keys(site, table, ("name", "if", "then", "forbid"))
     if ("forbid" in table) == ("if" in table) or ("if" in table) != ("then" in table):
-        raise DomainError(f"{where}: needs either forbid = {{…}}, or both if = {{…}} and then = {{…}}")
-    when = _parse_conditions(where, table.get("forbid", table.get("if")))
-    return Rule(name, when, _parse_conditions(where, table.get("then", {})))
+        raise DomainError(f"{site}: needs either forbid = {{…}}, or both if = {{…}} and then = {{…}}")
+    when = _parse_conditions(site, table.get("forbid", table.get("if")))
+    return Rule(name, when, _parse_conditions(site, table.get("then", {})))
 
 
-def _parse_conditions(where: str, part: object) -> dict[str, RuleCondition]:
-    return {name: _parse_condition(f"{where}: '{name}'", value) for name, value in _require_table(where, part).items()}
+def _parse_conditions(site: str, part: object) -> dict[str, RuleCondition]:
+    return {name: _parse_condition(f"{site}: '{name}'", value) for name, value in _require_table(site, part).items()}
 
 
-def _parse_condition(where: str, value: object) -> RuleCondition:
+def _parse_condition(site: str, value: object) -> RuleCondition:
     if isinstance(value, Mapping):
-        _check_keys(where, value, ("min", "max"))
+        _check_keys(site, value, ("min", "max"))
         value = {key: count_days(end) if isinstance(end, date) else end for key, end in value.items()}
         if not value or not all(isinstance(v, float) or _is_code(v) for v in value.values()):
-            raise DomainError(f"{where}: needs a number for min or max, is {value!r}")
+            raise DomainError(f"{site}: needs a number for min or max, is {value!r}")
         return Span(float(value.get("min", -math.inf)), float(value.get("max", math.inf)))
     cells = tuple(value) if isinstance(value, list) else (value,)
     if not all(map(_is_cell, cells)):
-        raise DomainError(f"{where}: expected labels, numbers, or min and max, got {value!r}")
+        raise DomainError(f"{site}: expected labels, numbers, or min and max, got {value!r}")
     return cells
 
 
@@ -257,26 +257,26 @@ def _parse_target(entry: object) -> Target:
     return Target(str(table["column"]), classes)
 
 
-def _parse_names(where: str, value: object) -> tuple[str, ...]:
-    return tuple(map(str, _require_list(where, [value] if isinstance(value, str) else value)))
+def _parse_names(site: str, value: object) -> tuple[str, ...]:
+    return tuple(map(str, _require_list(site, [value] if isinstance(value, str) else value)))
 
 
-def _require_table(where: str, value: object) -> Toml:
+def _require_table(site: str, value: object) -> Toml:
     if not isinstance(value, Mapping):
-        raise DomainError(f"{where}: expected a table, got {value!r}")
+        raise DomainError(f"{site}: expected a table, got {value!r}")
     return value
 
 
-def _require_list(where: str, value: object) -> list[Any]:
+def _require_list(site: str, value: object) -> list[Any]:
     if not isinstance(value, list):
-        raise DomainError(f"{where}: expected a list, got {value!r}")
+        raise DomainError(f"{site}: expected a list, got {value!r}")
     return value
 
 
-def _check_keys(where: str, entry: Toml, known: tuple[str, ...]) -> None:
+def _check_keys(site: str, entry: Toml, allowed_keys: tuple[str, ...]) -> None:
     for key in entry:
-        if key not in known:
-            raise DomainError(f"{where}: unknown entry '{key}'. {did_you_mean(key, known)}")
+        if key not in allowed_keys:
+            raise DomainError(f"{site}: unknown entry '{key}'. {did_you_mean(key, allowed_keys)}")
 
 
 MAX_LETTERS = 20_000  # letters of a text
@@ -344,25 +344,25 @@ def allowed_codes(domain: TableDomain, text: str) -> tuple[Tensor, ...]:
     return tuple(allowed)
 
 
-def format_condition(attribute: Attribute, met: Mask) -> str:
+def format_condition(attribute: Attribute, mask: Mask) -> str:
     """Return the condition that some codes of an attribute meet, in the form of a rule.
 
     >>> age = Attribute("age", "ordinal", low=17, high=90)
     >>> format_condition(age, np.arange(74) >= 3), format_condition(age, np.arange(74) % 50 == 0)
     ('age = { min = 20.0, max = 90.0 }', 'age = [17, 67]')
     """
-    return f"{toml_key(attribute.name)} = {toml_value(_make_condition(attribute, met))}"
+    return f"{toml_key(attribute.name)} = {toml_value(_make_condition(attribute, mask))}"
 
 
 def _match_conditions(text: str) -> tuple[list[re.Match[str]], str]:
     """Return the conditions in words, and the rest of the text that could not be read."""
-    matches, place, joined = list[re.Match[str]](), 0, False
-    while place < len(text) or joined:
-        match = _CONDITION.match(text, place)
+    matches, start, expects_condition = list[re.Match[str]](), 0, False
+    while start < len(text) or expects_condition:
+        match = _CONDITION.match(text, start)
         if match is None:
-            return matches, text[place:].strip() or "and"
+            return matches, text[start:].strip() or "and"
         matches.append(match)
-        place, joined = match.end(), bool(match["next"])
+        start, expects_condition = match.end(), bool(match["next"])
     return matches, ""
 
 
@@ -370,21 +370,21 @@ def _read_words(domain: TableDomain, match: re.Match[str]) -> tuple[str, RuleCon
     name = _unquote(match["name"])
     attribute = _find_attribute(domain, name)
     if match["sign"] is None:
-        met = np.zeros(attribute.size, dtype=bool)
+        mask = np.zeros(attribute.size, dtype=bool)
         for low, high in _RANGE.findall(match["list"]):
             ends = (
                 _compare_codes(attribute, ">=", _unquote(low)) & _compare_codes(attribute, "<=", _unquote(high))
                 if high
                 else None
             )
-            met |= _match_codes(attribute, _unquote(low)) if ends is None else ends
-        met = ~met if match["negated"] else met
+            mask |= _match_codes(attribute, _unquote(low)) if ends is None else ends
+        mask = ~mask if match["negated"] else mask
     elif match["sign"] in ("==", "=", "!="):
-        met = _match_codes(attribute, _unquote(match["value"]))
-        met = ~met if match["sign"] == "!=" else met
+        mask = _match_codes(attribute, _unquote(match["value"]))
+        mask = ~mask if match["sign"] == "!=" else mask
     else:
-        met = _compare_codes(attribute, match["sign"], _unquote(match["value"]))
-    return name, _make_condition(attribute, met)
+        mask = _compare_codes(attribute, match["sign"], _unquote(match["value"]))
+    return name, _make_condition(attribute, mask)
 
 
 def _find_attribute(domain: TableDomain, name: str) -> Attribute:
@@ -403,8 +403,8 @@ def _unquote(word: str) -> str:
 def _match_codes(attribute: Attribute, text: str) -> Mask:
     """Return which code is that of a value; a label must be one of the attribute's values."""
     _check_label(attribute, text)
-    met: Mask = np.arange(attribute.size) == attribute.codes([text])[0]
-    return met
+    mask: Mask = np.arange(attribute.size) == attribute.codes([text])[0]
+    return mask
 
 
 def _compare_codes(attribute: Attribute, sign: str, text: str) -> Mask:
@@ -413,16 +413,16 @@ def _compare_codes(attribute: Attribute, sign: str, text: str) -> Mask:
         raise DomainError(f"'{attribute.name}' has no order. Name the values that are meant: {attribute.name} in […]")
     _check_label(attribute, text)
     if attribute.values:
-        place = float(attribute.values.index(text))
+        threshold = float(attribute.values.index(text))
     else:
         number = attribute.number(text)
         if number is None or not math.isfinite(number):
             expected = "a number" if attribute.date is None else f"a date such as {attribute.value(0)}"
             raise DomainError(f"attribute '{attribute.name}': expected {expected}, got {text!r}")
-        place = (number - attribute.low) / attribute.step
+        threshold = (number - attribute.low) / attribute.step
     codes = np.arange(attribute.size)
-    met: Mask = codes >= place - GRID_TOLERANCE if sign in (">=", "<") else codes <= place + GRID_TOLERANCE
-    return (~met if sign in ("<", ">") else met) & (codes < attribute.grid_size)
+    mask: Mask = codes >= threshold - GRID_TOLERANCE if sign in (">=", "<") else codes <= threshold + GRID_TOLERANCE
+    return (~mask if sign in ("<", ">") else mask) & (codes < attribute.grid_size)
 
 
 def _check_label(attribute: Attribute, text: str) -> None:
@@ -431,9 +431,9 @@ def _check_label(attribute: Attribute, text: str) -> None:
         raise DomainError(f"attribute '{attribute.name}': unknown value '{text}'. {suggestion}")
 
 
-def _make_condition(attribute: Attribute, met: Mask) -> RuleCondition:
+def _make_condition(attribute: Attribute, mask: Mask) -> RuleCondition:
     """Return the condition that some codes meet: a range of numbers, or a list of values."""
-    codes = np.flatnonzero(met)
+    codes = np.flatnonzero(mask)
     _check_remaining(attribute, len(codes) > 0)
     if not attribute.values and len(codes) == codes[-1] - codes[0] + 1 and codes[-1] < attribute.grid_size:
         return Span(*(float(attribute.low + attribute.step * code) for code in (codes[0], codes[-1])))

@@ -84,8 +84,8 @@ class Cells(Sequence[str]):
 class Meter:
     """Counts the memory that a table takes, and refuses a table that takes too much."""
 
-    def __init__(self, what: object, taken: int = 0) -> None:
-        self._what, self._taken, self._most = what, taken, max_bytes()
+    def __init__(self, label: object, size: int = 0) -> None:
+        self._what, self._taken, self._most = label, size, max_bytes()
 
     def count(self, size: int) -> None:
         """Add some bytes."""
@@ -190,15 +190,15 @@ def make_sheet(
     used, further = set(header), dict[str, int]()
     names, copies = list[str](), dict[str, str]()
     for name in header:
-        shown = name
+        unique_name = name
         if name in further:
-            while shown in used:
+            while unique_name in used:
                 further[name] += 1
-                shown = f"{name}.{further[name]}"
-            used.add(shown)
-            copies[shown] = name
+                unique_name = f"{name}.{further[name]}"
+            used.add(unique_name)
+            copies[unique_name] = name
         further.setdefault(name, 0)
-        names.append(shown)
+        names.append(unique_name)
     twice = [f"the header names '{name}' twice; the second is called '{copy}'" for copy, name in copies.items()]
     return Sheet(path, dict(zip(names, columns, strict=True)), lines, unit, (*remarks, *islice(twice, 10)), copies)
 
@@ -219,14 +219,14 @@ def join_columns(table: Sheet, other: Sheet, names: Sequence[str], key: str | No
             raise DataError(f"{sheet.path}: no column '{key}' to join by. {did_you_mean(key, sheet.columns)}")
     if key in names:
         raise DataError(f"key '{key}': is sensitive itself. Name a column that tells people apart")
-    shared = next((name for name in names if name in table.columns and name in other.columns), None)
-    if shared is not None:
+    shared_name = next((name for name in names if name in table.columns and name in other.columns), None)
+    if shared_name is not None:
         raise DataError(
-            f"{other.path}: has a column '{shared}', and so has {table.path}. Leave it out of one of the two"
+            f"{other.path}: has a column '{shared_name}', and so has {table.path}. Leave it out of one of the two"
         )
-    missing = next((name for name in names if name not in table.columns and name not in other.columns), None)
-    if missing is not None:
-        raise DataError(f"{other.path}: no column '{missing}'. {did_you_mean(missing, other.columns)}")
+    missing_name = next((name for name in names if name not in table.columns and name not in other.columns), None)
+    if missing_name is not None:
+        raise DataError(f"{other.path}: no column '{missing_name}'. {did_you_mean(missing_name, other.columns)}")
     added = tuple(name for name in names if name in other.columns)
     if not added:
         raise DataError(
@@ -259,15 +259,15 @@ def _match_by_position(table: Sheet, other: Sheet) -> range:
 
 def _match_by_key(table: Sheet, other: Sheet, key: str) -> list[int]:
     keys, other_keys = table.columns[key], other.columns[key]
-    if len(twice := np.flatnonzero(other_keys.counts > 1)):
-        text = other_keys.texts[twice[0]]
-        first, second = np.flatnonzero(other_keys.numbers == twice[0])[:2].tolist()
+    if len(doubles := np.flatnonzero(other_keys.counts > 1)):
+        text = other_keys.texts[doubles[0]]
+        first, second = np.flatnonzero(other_keys.numbers == doubles[0])[:2].tolist()
         raise DataError(
-            f"{other.path}: {len(twice):,} of {len(other_keys.texts):,} keys occur twice, the first {text!r} in "
+            f"{other.path}: {len(doubles):,} of {len(other_keys.texts):,} keys occur twice, the first {text!r} in "
             f"{other.where(first)} and {other.where(second)}. Keep one row for each '{key}'"
         )
     row_of = {text: row for row, text in enumerate(other_keys) if text}
-    if absent := [place for place, text in enumerate(keys.texts) if text not in row_of]:
+    if absent := [index for index, text in enumerate(keys.texts) if text not in row_of]:
         text, position = keys.texts[absent[0]], table.where(keys.first(absent[0]))
         raise DataError(
             f"{other.path}: {len(absent):,} of {len(keys.texts):,} keys of {table.path} are not in its column '{key}', "

@@ -83,7 +83,7 @@ def read_csv(content: bytes, separator: str, width: int, path: Path) -> list[Cel
 
     Python's own reader takes several times as long, but handles blank lines and line breaks, and names errors.
     """
-    names = [str(place) for place in range(width)]
+    names = [str(index) for index in range(width)]
     text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
     lines = content.count(b"\n") + (not content.endswith(b"\n"))
     try:
@@ -118,12 +118,12 @@ def _decode_texts(column: Any, meter: Meter) -> Cells:
 def _check_parquet(content: bytes, path: Path) -> None:
     """Refuse a file that its metadata shows to be too large."""
     with pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)) as file:
-        about, names = file.metadata, file.schema_arrow.names
+        metadata, names = file.metadata, file.schema_arrow.names
     check_width(names, path)
-    groups = [about.row_group(i) for i in range(about.num_row_groups)]
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
     size = 3 * sum(group.total_byte_size for group in groups)  # as it is unpacked, as a column, and as text
-    check_size(size + CELL_BYTES * max(values, about.num_rows * len(names)), path)
+    check_size(size + CELL_BYTES * max(values, metadata.num_rows * len(names)), path)
 
 
 def read_memory(table: Any) -> Sheet:
@@ -203,12 +203,12 @@ def _encode_column(column: Any, meter: Meter) -> tuple[Cells, ValueOf]:
             dictionary.type, pyarrow.BaseExtensionType
         ):  # intervals of pandas
             raise TypeError
-        places = np.concatenate(
+        indices = np.concatenate(
             [value.indices.cast("int64").fill_null(len(dictionary)).to_numpy() for value in coded.chunks]
         )
-        first = np.full(len(dictionary) + 1, len(places))
-        first[places[::-1]] = np.arange(len(places))[::-1]  # the last write is that of the first row
-        used = np.argsort(first)[: int((first < len(places)).sum())]  # in the order of their first rows
+        first = np.full(len(dictionary) + 1, len(indices))
+        first[indices[::-1]] = np.arange(len(indices))[::-1]  # the last write is that of the first row
+        used = np.argsort(first)[: int((first < len(indices)).sum())]  # in the order of their first rows
         distinct = dictionary.take(pyarrow.array(used, mask=used == len(dictionary))).to_pylist()
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):  # objects of several kinds, periods, …
         stands_for: ValueOf = {}
@@ -217,7 +217,7 @@ def _encode_column(column: Any, meter: Meter) -> tuple[Cells, ValueOf]:
     texts = list(map(cell_text, distinct))
     numbers = np.zeros(len(dictionary) + 1, dtype=np.int32)
     numbers[used] = [builder[text] for text in texts]
-    builder.add_numbers(numbers[places])
+    builder.add_numbers(numbers[indices])
     if all(
         value is None or (isinstance(value, (Number, timedelta)) and not isinstance(value, bool)) for value in distinct
     ):

@@ -202,7 +202,7 @@ class Original:
 
     def off_grid(self, domain: TableDomain, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which cells are no value of the domain, so that their codes are approximate: bool, (n, d)."""
-        return np.stack([self._off_grid(a, codes[:, place]) for place, a in enumerate(domain.attributes)], 1)
+        return np.stack([self._off_grid(a, codes[:, index]) for index, a in enumerate(domain.attributes)], 1)
 
     def has_filled(self, domain: TableDomain) -> npt.NDArray[np.bool_]:
         """Return which rows have an empty cell for which the domain declares a number: bool, (n,)."""

@@ -224,27 +224,27 @@ SQLITE_SECONDS = 60  # that a database may take to give its rows: a damaged one 
 _ROWS_AT_ONCE, _CELLS_AT_ONCE = 1_000, 1 << 16
 
 
-def choose_name(path: Path, kind: str, names: Sequence[str], wanted: str | None) -> str:
+def choose_name(path: Path, kind: str, names: Sequence[str], requested: str | None) -> str:
     """Return the name of a table: the wanted one, or the only one."""
-    if wanted is not None:
-        if wanted not in names:
-            raise DataError(f"{path}: has no {kind} '{wanted}'. {did_you_mean(wanted, names)}")
-        return wanted
+    if requested is not None:
+        if requested not in names:
+            raise DataError(f"{path}: has no {kind} '{requested}'. {did_you_mean(requested, names)}")
+        return requested
     if len(names) != 1:
         listed_names = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
-        has = f"has {len(names)} {kind}s ({listed_names}). Name one" if names else f"has no {kind} with a table"
-        raise DataError(f"{path}: {has}" + (f": {path}::{names[0]}" if names else ""))
+        problem = f"has {len(names)} {kind}s ({listed_names}). Name one" if names else f"has no {kind} with a table"
+        raise DataError(f"{path}: {problem}" + (f": {path}::{names[0]}" if names else ""))
     return names[0]
 
 
-def read_archive_member(content: bytes, path: Path, wanted: str | None) -> tuple[str, bytes]:
+def read_archive_member(content: bytes, path: Path, requested: str | None) -> tuple[str, bytes]:
     """Return the name and the content of the table in a zip archive, unpacked if it is not too large."""
     try:
         files = read_members(content, path, times=TEXT_FACTOR)
     except zipfile.BadZipFile as error:
         raise DataError(f"{path}: the zip archive is damaged ({one_line(error)})") from None
     tables = [name for name in files if not name.startswith("__MACOSX/") and PurePosixPath(name).name[:1] != "."]
-    name = choose_name(path, "file", tables, wanted)
+    name = choose_name(path, "file", tables, requested)
     return name, files[name]
 
 
@@ -257,7 +257,7 @@ def is_workbook(content: bytes, path: Path) -> bool:
         return False
 
 
-def read_workbook(content: bytes, path: Path, wanted: str | None) -> Sheet:
+def read_workbook(content: bytes, path: Path, requested: str | None) -> Sheet:
     """Read a sheet of a workbook (.xlsx): the values of its cells, no formulas, links or programs."""
     openpyxl = require("openpyxl", "excel", "reading .xlsx", DataError)
     try:
@@ -267,7 +267,7 @@ def read_workbook(content: bytes, path: Path, wanted: str | None) -> Sheet:
                 raise DataError(f"{path}: '{name}' declares entities, or is not UTF-8, which no workbook needs")
         book = openpyxl.load_workbook(io.BytesIO(repack(files)), read_only=True, data_only=True, keep_links=False)
         with closing(book):
-            name = choose_name(path, "sheet", [page.title for page in book.worksheets], wanted)
+            name = choose_name(path, "sheet", [page.title for page in book.worksheets], requested)
             rows = enumerate(book[name].iter_rows(values_only=True), 1)
             texts = ((number, [_container_text(cell) for cell in row]) for number, row in rows)
             return _build_sheet(_pad_rows(_skip_blanks(texts, path)), path, Meter(path))
@@ -309,7 +309,7 @@ class _Pairs(list[tuple[str, Any]]):
     """The entries of a JSON object, in which a name may occur twice."""
 
 
-def read_sqlite(path: Path, wanted: str | None) -> Sheet:
+def read_sqlite(path: Path, requested: str | None) -> Sheet:
     """Read a table of an SQLite database, opened read-only and without running anything that it contains."""
     check_size(path.stat().st_size, path, times=TEXT_FACTOR)
     log = path.with_name(f"{path.name}-wal")
@@ -324,9 +324,9 @@ def read_sqlite(path: Path, wanted: str | None) -> Sheet:
             (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":  # SQLite reads what is missing at the end as empty pages
                 raise ValueError(f"it is damaged: {one_line(ValueError(verdict))}")
-            listed = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
-            names = [table for (table,) in database.execute(f"{listed} AND sql NOT LIKE 'CREATE VIRTUAL%'")]
-            name = choose_name(path, "table", names, wanted).replace('"', '""')
+            query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
+            names = [table for (table,) in database.execute(f"{query} AND sql NOT LIKE 'CREATE VIRTUAL%'")]
+            name = choose_name(path, "table", names, requested).replace('"', '""')
             cursor = database.execute(f'SELECT * FROM "{name}"')
             header = [column for column, *_ in cursor.description]
             lines = ((number, [_container_text(cell) for cell in line]) for number, line in enumerate(cursor, 1))
@@ -370,7 +370,7 @@ def _pad_rows(lines: NumberedRows) -> NumberedRows:
     """Yield rows without empty cells beyond the width of the first one, the header, and filled up to it."""
     width = None
     for number, cells in lines:
-        last = next(place for place in range(len(cells), 0, -1) if cells[place - 1])
+        last = next(length for length in range(len(cells), 0, -1) if cells[length - 1])
         width = last if width is None else width
         yield number, cells[: max(last, width)] + [""] * (width - len(cells))
 

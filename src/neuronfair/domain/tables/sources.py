@@ -129,18 +129,18 @@ def read_bytes(path: Path) -> bytes:
 def _find_file(file: SourceFile, origin: Source) -> Path | None:
     paths = [CATALOG / f"{file.name}.gz"] if origin.bundled else [cache_folder() / file.name]
     if not origin.bundled and (folder := os.environ.get("NEURONFAIR_DATA")):
-        places = (Path(folder), Path(folder) / "structured")
-        paths = [place / f"{file.name}{end}" for place in places for end in ("", ".gz")] + paths
+        folders = (Path(folder), Path(folder) / "structured")
+        paths = [data_folder / f"{file.name}{end}" for data_folder in folders for end in ("", ".gz")] + paths
     return next((path for path in paths if path.is_file()), None)
 
 
-def _check_digest(content: bytes, file: SourceFile, place: str) -> None:
-    counted = b"\n".join(content.splitlines()[1:]) if file.rows_only else content
-    got = hashlib.sha256(counted).hexdigest()
-    if got not in file.sha256:
+def _check_digest(content: bytes, file: SourceFile, label: str) -> None:
+    checked_bytes = b"\n".join(content.splitlines()[1:]) if file.rows_only else content
+    digest = hashlib.sha256(checked_bytes).hexdigest()
+    if digest not in file.sha256:
         expected = " or ".join(file.sha256)
         raise DataError(
-            f"{place}: damaged, or not {file.name}: expected sha256 {expected}, got {got}. Delete it and get it anew"
+            f"{label}: damaged, or not {file.name}: expected sha256 {expected}, got {digest}. Delete it and get it anew"
         )
 
 
@@ -298,20 +298,20 @@ def _read_compas(text: str) -> dict[str, list[str]]:
     names = _COMPAS_COLUMNS.split()
     header, *rows = csv.reader(text.splitlines())
     # Some names stand twice in the published header; the first one is meant.
-    place = {name: header.index(name) for name in header}
+    column_index = {name: header.index(name) for name in header}
 
-    def kept(row: Sequence[str]) -> bool:
-        days = row[place["days_b_screening_arrest"]]
+    def is_kept(row: Sequence[str]) -> bool:
+        days = row[column_index["days_b_screening_arrest"]]
         return (
             days != ""
             and abs(float(days)) <= 30
-            and row[place["is_recid"]] != "-1"
-            and row[place["c_charge_degree"]] != "O"
-            and row[place["score_text"]] != "N/A"
-            and all(row[place[name]] != "" for name in names)
+            and row[column_index["is_recid"]] != "-1"
+            and row[column_index["c_charge_degree"]] != "O"
+            and row[column_index["score_text"]] != "N/A"
+            and all(row[column_index[name]] != "" for name in names)
         )
 
-    return _make_columns(names, [[row[place[name]] for name in names] for row in rows if kept(row)])
+    return _make_columns(names, [[row[column_index[name]] for name in names] for row in rows if is_kept(row)])
 
 
 def compas_default(text: str) -> RawColumns:

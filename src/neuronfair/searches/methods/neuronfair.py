@@ -142,7 +142,7 @@ class NeuronFair(ChoosesAhead):
 
     def _draw_extra(self, context: SearchContext, state: State, neurons: int, t: int) -> Tensor:
         """Return r: a random choice of neurons for each chain, the same between two refreshes: bool, (n, neurons)."""
-        u = context.draws.uniform(t, state["origin"], neurons, use="extra", every=self.refresh)
+        u = context.draws.uniform(t, state["origin"], neurons, use="extra", interval=self.refresh)
         if neurons > MANY_NEURONS:
             return u < self.extra_share
         count = int(neurons * self.extra_share)  # those with the smallest numbers; no two of 53 bits are alike
