@@ -87,7 +87,7 @@ def in_one_process() -> Iterator[None]:
     `tests/cli/test_audit_whole.py` runs an audit as users do; tests of side-by-side stages set the number of cores.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(audits, "usable_cores", lambda: 1)
+        patch.setattr(audits, "count_usable_cores", lambda: 1)
         yield
 
 

@@ -118,7 +118,7 @@ def test_stages_side_by_side_give_the_same_figures(run, monkeypatch):
     small = ("--quick", "--starts", 8, "--steps", 8, "--samples", 2000, "--prove", 0.3)
     assert run("audit", *DATA_SET, *MODEL, *small, "--out", "alone").status == 0
     begun = []
-    monkeypatch.setattr(audits, "usable_cores", lambda: 3)
+    monkeypatch.setattr(audits, "count_usable_cores", lambda: 3)
     monkeypatch.setattr(Tasks, "_fork", lambda tasks, fork=Tasks._fork: (begun.append(len(tasks._works)), fork(tasks)))
     assert run("audit", *DATA_SET, *MODEL, *small, "--out", "several").status == 0
     assert begun == [2, 2, 11, 11]  # the checks of the inputs; the proof, with five shuffled tables and five halves

@@ -14,7 +14,7 @@ import pytest
 
 from neuronfair import sandbox
 from neuronfair.limits import TooLargeError
-from neuronfair.sandbox import Unreadable, read_sandboxed
+from neuronfair.sandbox import UnreadableError, read_sandboxed
 
 READER = """
 import types
@@ -102,7 +102,7 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sandbox, "READERS", tmp_path / "readers.py")
     (tmp_path / "readers.py").write_text(READER)
     yield lambda words: read_sandboxed("reader", words.encode(), "a.file").decode()
-    sandbox._stop()
+    sandbox._stop_servers()
 
 
 def test_a_reader_answers_and_each_file_has_a_fresh_process(ask: Ask) -> None:
@@ -113,13 +113,13 @@ def test_a_reader_answers_and_each_file_has_a_fresh_process(ask: Ask) -> None:
 
 def test_errors_are_told_in_one_line(ask: Ask) -> None:
     for words, says in (("fail", "ValueError: no such thing"), ("leave", "SystemExit: gone"), ("none", "KeyError")):
-        with pytest.raises(Unreadable, match=says):
+        with pytest.raises(UnreadableError, match=says):
             ask(words)
     assert ask("echo") == "nothing"
 
 
 def test_a_crash_is_an_error_like_any_other(ask: Ask) -> None:
-    with pytest.raises(Unreadable, match="damaged"):
+    with pytest.raises(UnreadableError, match="damaged"):
         ask("crash")
     assert ask("echo") == "nothing"
 
@@ -137,10 +137,10 @@ def test_no_longer_answer_than_allowed(ask: Ask) -> None:
 
 def test_one_that_does_not_end_is_ended(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     ask("echo")
-    monkeypatch.setattr(sandbox, "SECONDS", 1)
+    monkeypatch.setattr(sandbox, "BASE_SECONDS", 1)
     if not sandbox.FORKS:
-        monkeypatch.setattr(sandbox, "START", 0)
-    with pytest.raises(Unreadable, match="damaged"):
+        monkeypatch.setattr(sandbox, "START_SECONDS", 0)
+    with pytest.raises(UnreadableError, match="damaged"):
         ask("sleep")
 
 
@@ -154,15 +154,15 @@ def test_what_is_printed_is_no_answer(ask: Ask) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of Unix systems")
 def test_it_writes_no_file_and_leaves_no_core(ask: Ask, tmp_path: Path) -> None:
-    with pytest.raises(Unreadable, match="OSError"):
+    with pytest.raises(UnreadableError, match="OSError"):
         ask(f"write {tmp_path / 'new'}")
     assert not (tmp_path / "new").exists() or (tmp_path / "new").read_bytes() == b""
-    assert json.loads(ask("core")) == [0, 0, sandbox.SECONDS]
+    assert json.loads(ask("core")) == [0, 0, sandbox.BASE_SECONDS]
 
 
 def test_it_sees_little_of_the_environment(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "x")
-    sandbox._stop()
+    sandbox._stop_servers()
     seen = json.loads(ask("environment"))
     assert "SECRET" not in seen
     assert seen["OMP_NUM_THREADS"] == "1"
@@ -177,7 +177,7 @@ def _can_leave_the_network() -> bool:
 def test_it_sees_no_network(ask: Ask) -> None:
     if not sandbox.FORKS:
         pytest.skip("on Linux only")
-    with socket.create_server(("127.0.0.1", 0)) as here, pytest.raises(Unreadable, match="OSError"):
+    with socket.create_server(("127.0.0.1", 0)) as here, pytest.raises(UnreadableError, match="OSError"):
         ask(f"ask {here.getsockname()[1]}")
 
 
@@ -196,8 +196,8 @@ def test_a_process_that_was_ended_is_started_again(ask: Ask) -> None:
 
 def test_a_process_that_ends_meanwhile_is_an_error(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "readers.py").write_text("raise SystemExit")
-    sandbox._stop()
-    with pytest.raises(Unreadable, match="damaged"):
+    sandbox._stop_servers()
+    with pytest.raises(UnreadableError, match="damaged"):
         ask("echo")
 
 

@@ -66,7 +66,7 @@ def test_a_piece_whose_process_is_killed_begins_again(tmp_path):
 
 
 def test_work_that_always_kills_its_process_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "MOST_LOSSES", 1)
+    monkeypatch.setattr(processes, "MAX_LOSSES", 1)
     with pytest.raises(NeuronFairError, match=r"killed 2 times.*--workers"):
         list(Processes(1).map(always_killed, tmp_path, [1]))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from neuronfair.errors import DataError
-from neuronfair.scale.tasks import Tasks, has_other_threads, usable_cores
+from neuronfair.scale.tasks import Tasks, count_usable_cores, has_other_threads
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes fork on Linux only")
 
@@ -47,7 +47,7 @@ def test_results_are_those_of_one_process(processes):
         time.sleep(0.2)  # the forks begin
         assert [value for value, _ in tasks.results(range(20))] == [number**2 for number in range(20)]
         assert [value for value, _ in tasks.results([3])] == [9]
-        assert tasks.done(19)
+        assert tasks.is_done(19)
         assert tasks.seconds([4, 5]) >= 0.04
         by = {process for _, process in tasks.results(range(20))}
     assert len(by) <= processes
@@ -57,9 +57,9 @@ def test_results_are_those_of_one_process(processes):
 def test_without_forks_a_task_is_done_when_it_is_asked_for():
     seen: list[int] = []
     with Tasks([partial(seen.append, number) for number in range(3)]) as tasks:
-        assert not tasks.done(2)
+        assert not tasks.is_done(2)
         tasks.results([2])
-        assert tasks.done(2)
+        assert tasks.is_done(2)
         assert seen == [2]
 
 
@@ -70,7 +70,7 @@ def test_an_error_is_the_same_wherever_it_is_raised(processes, work, error):
         time.sleep(0.1)  # the fork takes the first
         with pytest.raises(error, match=r"refused|1 and 2"):
             tasks.results([0, 1])
-        assert not tasks.done(0)
+        assert not tasks.is_done(0)
 
 
 def test_a_task_whose_process_is_killed_or_whose_result_cannot_be_sent_is_done_here():
@@ -132,7 +132,7 @@ with Tasks([first, lambda: time.sleep(1.5)], 2) as tasks:
     try:
         tasks.results([0, 1])
     except KeyboardInterrupt:
-        print(tasks.done(0), tasks.results([0]), tasks.done(1))
+        print(tasks.is_done(0), tasks.results([0]), tasks.is_done(1))
 """
 
 
@@ -165,9 +165,9 @@ def test_forks_end_with_a_caller_that_is_killed(tmp_path):
 
 
 def test_libraries_and_threads_that_do_not_survive_a_fork(monkeypatch):
-    assert usable_cores() <= 4
+    assert count_usable_cores() <= 4
     monkeypatch.setitem(sys.modules, "xgboost", sys)
-    assert usable_cores() == 1
+    assert count_usable_cores() == 1
     code = (
         "import threading, time, numpy, torch; from neuronfair.scale.tasks import has_other_threads as f; print(f());"
     )

@@ -180,7 +180,7 @@ def test_a_run_that_is_being_written_can_be_looked_at(tmp_path, config, monkeypa
             writer.checkpoint("local", where)
         check(run)
 
-    monkeypatch.setattr(Ledger, "_check", late)
+    monkeypatch.setattr(Ledger, "_check_files", late)
     writer = Run.create_or_open(folder, make_manifest(config), DOMAIN_OF_RUN)
     writer.begin(ROWS[:2])
     none = Findings.empty(DOMAIN_OF_RUN, 2)

@@ -188,7 +188,7 @@ def test_ctrl_c_while_shards_are_put_together(tmp_path, whole, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(shard_runner, "merged", pressed)
+        patch.setattr(shard_runner, "merge_parts", pressed)
         assert searched(tmp_path / "run", PLAN, 2).first.stop == "interrupted"
     searched(tmp_path / "run", PLAN, 2)
     assert_same_run(tmp_path / "run", whole)

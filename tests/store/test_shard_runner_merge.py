@@ -26,7 +26,7 @@ from neuronfair.searches.method import SearchContext, StepSizes
 from neuronfair.searches.methods import METHODS, Setting
 from neuronfair.store import shard_runner as merge
 from neuronfair.store.shard_files import ShardStore
-from neuronfair.store.shard_runner import merged
+from neuronfair.store.shard_runner import merge_parts
 from tests.store.runs import DOMAIN_OF_RUN, ROWS, planted
 from tests.store.test_tables import assert_same
 
@@ -113,13 +113,13 @@ def test_shards_put_together_are_the_search_in_one_piece(context, method, tmp_pa
             for number, share in enumerate(slices(len(SEEDS if starts is None else found), shards)):
                 stores.append(store := ShardStore(f"memory://{method}/{shards}", phase, number))
                 run_phase(context, method, share, phase, starts, PhaseRecording(store.checkpoint, keep=False), kind())
-            parts = list(merged(stores, known, tmp_path / "work"))
+            parts = list(merge_parts(stores, known, tmp_path / "work"))
             same_parts(parts, whole[phase])
             np.save(tmp_path / "keys.npy", torch.cat([part.lines for part in parts]).numpy())
             known = [tmp_path / "keys.npy"]
-    assert [part.t for part in merged(stores, known, tmp_path / "work", skip=2)] == [part.t for part in whole["local"]][
-        2:
-    ]
+    assert [part.t for part in merge_parts(stores, known, tmp_path / "work", skip=2)] == [
+        part.t for part in whole["local"]
+    ][2:]
 
 
 # The rule, on made-up lines
@@ -147,7 +147,7 @@ def test_of_each_person_the_first_judgement_counts(tmp_path_factory, data):
         for begin, end in itertools.pairwise([0, *ends]):
             some = {at: who for at, who in judged.items() if begin <= at[0] < end and low <= at[1] < high}
             store.checkpoint(made_up(some, chains, end, "steps" if end is ends[-1] else None))
-    parts = list(merged(stores, [torch.tensor(known, dtype=torch.int64)], folder / "work"))
+    parts = list(merge_parts(stores, [torch.tensor(known, dtype=torch.int64)], folder / "work"))
     wins = [(at, *judged[at]) for at in sorted(first.values())]
     lines = torch.cat([part.lines for part in parts])
     assert lines.tolist() == [[key, (t * chains + place) * 4 + kind] for (t, place), key, kind in wins]
@@ -199,21 +199,24 @@ def test_checkpoints_at_other_steps_are_put_together(tmp_path):
         stop: engine.Stop = "walkers" if number == 1 else "steps"
         ShardStore(str(tmp_path), "local", number).checkpoint(made_up({}, 3, ends[-1], stop))
     stores = [ShardStore(str(tmp_path), "local", number) for number in range(3)]
-    parts = list(merged(stores, [], tmp_path / "work"))
+    parts = list(merge_parts(stores, [], tmp_path / "work"))
     assert [(part.t, part.stop, part.seconds) for part in parts] == [
         (4, None, 3),
         (8, None, 3),
         (12, None, 3),
         (12, "steps", 3),
     ]
-    assert [(part.t, part.stop) for part in merged(stores[1:2], [], tmp_path / "work")] == [(4, None), (7, "walkers")]
+    assert [(part.t, part.stop) for part in merge_parts(stores[1:2], [], tmp_path / "work")] == [
+        (4, None),
+        (7, "walkers"),
+    ]
 
 
 def test_a_shard_that_is_not_finished(tmp_path):
     store = ShardStore(str(tmp_path), "local", 0)
     for stop in (None, "interrupted"):
         with pytest.raises(RunError, match="shard 0 of the phase 'local' is not finished"):
-            list(merged([store], [], tmp_path / "work"))
+            list(merge_parts([store], [], tmp_path / "work"))
         store.checkpoint(made_up({}, 1, 3, stop))
 
 
@@ -221,6 +224,6 @@ def test_not_too_many_files_are_open(tmp_path, monkeypatch):
     monkeypatch.setattr(merge, "LINES_SORTED_AT_ONCE", 1)
     monkeypatch.setattr(merge, "MAX_OPEN_FILES", 8)
     opened = []
-    monkeypatch.setattr(merge, "_spread", lambda lines, files, bits: opened.append((len(files), bits)))
-    merge._duplicate_mask([], [torch.arange(1000)], tmp_path)
+    monkeypatch.setattr(merge, "_spread_lines", lambda lines, files, bits: opened.append((len(files), bits)))
+    merge._find_repeats([], [torch.arange(1000)], tmp_path)
     assert opened == [(8, 3)]

@@ -17,7 +17,7 @@ from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.errors import RunError
 from neuronfair.searches.findings import Findings
 from neuronfair.store.files import load_array
-from neuronfair.store.tables import _distinct, read_findings, write_findings
+from neuronfair.store.tables import _find_distinct, read_findings, write_findings
 
 MIXED = """
 name = "mixed"
@@ -227,5 +227,5 @@ def test_an_array_that_declares_more_than_it_holds_is_refused(tmp_path):
 @given(st.lists(st.one_of(st.integers(-5, 5), st.integers(-(2**31), 2**31 - 1)), max_size=12))
 def test_distinct_codes_are_those_of_numpy(codes):
     column = np.asarray(codes, dtype=np.int32)
-    for mine, theirs in zip(_distinct(column), np.unique(column, return_inverse=True), strict=True):
+    for mine, theirs in zip(_find_distinct(column), np.unique(column, return_inverse=True), strict=True):
         assert mine.tolist() == theirs.tolist()

@@ -59,7 +59,7 @@ from neuronfair.model.records import Records, prepare_records
 from neuronfair.parameters import accept_old_names, named_options
 from neuronfair.progress import show_nothing
 from neuronfair.searches.config import SearchConfig
-from neuronfair.store.ledger import MANIFEST, portable_source
+from neuronfair.store.ledger import MANIFEST, make_portable
 
 SAMPLES = 10_000  # records evaluated at least
 CONSTANT_DECISION = (
@@ -219,7 +219,7 @@ class Fairness:
             configs=(config,),
             samples=SAMPLES,
             importance_order=rank_attributes(model.model, data.domain, data.rows, model.decision),
-            runs=RunFolder(folder, portable_source(model.source), model.fingerprint, None, options or ()),
+            runs=RunFolder(folder, make_portable(model.source), model.fingerprint, None, options or ()),
         )
         audit = AttributeAudit.of(data.domain)
         search(attribute_case, audit, show_nothing)

@@ -36,7 +36,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.open import OpenedModel
 from neuronfair.progress import Progress, count_progress, show_nothing
-from neuronfair.scale.tasks import Tasks, has_other_threads, one_thread, usable_cores
+from neuronfair.scale.tasks import Tasks, count_usable_cores, has_other_threads, one_thread
 from neuronfair.searches.campaign import SearchResult
 from neuronfair.store.files import Json, Lock
 from neuronfair.store.ledger import rows_digest, versions
@@ -116,7 +116,7 @@ def _count_processes(plan: _AuditPlan) -> int:
     )
     module = opened_model.module
     is_large = module is not None and sum(p.numel() for p in module.parameters()) > MIN_LARGE_PARAMETERS
-    core_count = usable_cores()
+    core_count = count_usable_cores()
     if calls_user_code or is_large or opened_model.model.encoding.device.type != "cpu" or core_count < 2:
         return 1
     if origin.processes is None:

@@ -33,7 +33,7 @@ from neuronfair.parameters import (
     out_of_bounds,
     value_text,
 )
-from neuronfair.scale.pool import ADDRESS, LOCAL
+from neuronfair.scale.pool import ADDRESS, LOCAL_ADDRESS
 
 AUDIT, RESEARCH, DATA = "Audit", "Research", "Data"  # panels of the commands
 GATE_FAILED, ERROR, DEFECT, INTERRUPTED = 1, 2, 3, 130  # exit statuses
@@ -91,7 +91,7 @@ def add_ray_address(args: list[str]) -> list[str]:
     words = list[str]()
     for index, word in enumerate(args):
         is_lone = word == "--ray" and index < end and not ADDRESS.fullmatch("".join(args[index + 1 : index + 2]))
-        words += [word, LOCAL] if is_lone else [word]
+        words += [word, LOCAL_ADDRESS] if is_lone else [word]
     return words
 
 

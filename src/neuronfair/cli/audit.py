@@ -240,7 +240,7 @@ def run_job(
     from neuronfair.domain.population.model import read_records
     from neuronfair.domain.tables.dataset import DATASETS
     from neuronfair.render.terminal import stage_progress
-    from neuronfair.scale.tasks import MOST_PROCESSES
+    from neuronfair.scale.tasks import MAX_PROCESSES
     from neuronfair.store.ledger import discard
 
     outputs.check(job)
@@ -263,7 +263,7 @@ def run_job(
         table=None if job.table.data in DATASETS else job.table.data,
         join_options=job.table.join_arguments,
         parallel=None if pool is None else ParallelAudit(pool, source.open),
-        processes=MOST_PROCESSES,
+        processes=MAX_PROCESSES,
     )
     if outputs.force:  # after all inputs were read without an error
         discard(outputs.out)

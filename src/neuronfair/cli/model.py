@@ -255,7 +255,7 @@ def _open_proof_folder(
 ) -> ProofRun:
     """Return the folder of a proof, made now or opened again; with `force`, emptied first."""
     from neuronfair.proof.session import ProofRequest, ProofRun
-    from neuronfair.store.ledger import discard, portable_source
+    from neuronfair.store.ledger import discard, make_portable
 
     if force:  # not before all that can be wrong was read
         discard(out)
@@ -263,7 +263,7 @@ def _open_proof_folder(
         out,
         data,
         ProofRequest(opened_model.decision, settings.where, order=settings.order),
-        model=portable_source(str(model.model)),
+        model=make_portable(str(model.model)),
         weights=opened_model.fingerprint,
         outputs=opened_model.model.outputs,
         extra_weights=None if model.weights is None else str(model.weights.absolute()),

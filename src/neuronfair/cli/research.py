@@ -159,7 +159,7 @@ def search(
     from neuronfair.render.search import compose_search
     from neuronfair.searches.evaluate import counterfactuals_of, with_twins
     from neuronfair.searches.methods import check_method
-    from neuronfair.store.ledger import discard, make_manifest, portable_source, rows_digest
+    from neuronfair.store.ledger import discard, make_manifest, make_portable, rows_digest
     from neuronfair.store.run import Run
 
     opened_model, data, card = options.open_model_and_data(table, model, console, settings.seed)
@@ -172,7 +172,7 @@ def search(
     manifest = make_manifest(
         config,
         data,
-        model=WEIGHTS if trained_here else portable_source(str(model.model)),
+        model=WEIGHTS if trained_here else make_portable(str(model.model)),
         weights=opened_model.fingerprint,
         outputs=network.outputs,
         extra_weights=None if model.weights is None else str(model.weights.absolute()),

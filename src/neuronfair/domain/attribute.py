@@ -88,12 +88,12 @@ class Attribute:
     causes: tuple[str, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for problem in self._problems():
+        for problem in self._find_problems():
             raise self._error(problem)
         if self.missing is not None and self.empty is None:
             self._missing_code()
 
-    def _problems(self) -> Iterator[str]:
+    def _find_problems(self) -> Iterator[str]:
         """Yield what is wrong; each check may rely on those before it."""
         for key, allowed_values in (("kind", get_args(AttributeKind)), ("encode", get_args(EncodingKind))):
             if (value := getattr(self, key)) not in allowed_values:
@@ -127,9 +127,9 @@ class Attribute:
         if self.date is not None and not (is_day(self.low) and is_day(self.high) and float(self.step).is_integer()):
             yield "needs dates as low and high, and a step of whole days"
         if self.bands or self.band_values:
-            yield from self._band_problems()
+            yield from self._find_band_problems()
 
-    def _band_problems(self) -> Iterator[str]:
+    def _find_band_problems(self) -> Iterator[str]:
         cuts, count = (self.low, *self.bands, self.high), len(self.bands) + 1
         if self.values or self.empty is not None or count == 1 or list(cuts) != sorted({*cuts}):
             yield (
@@ -222,20 +222,22 @@ class Attribute:
         become codes that are not valid.
         """
         if isinstance(cells, Cells):
-            return self._codes_of(cells.texts, outside, cells.first)[cells.numbers]
+            return self._encode_texts(cells.texts, outside, cells.first)[cells.numbers]
         texts = [cell if isinstance(cell, str) else cell_text(cell) for cell in cells]
         distinct = list(dict.fromkeys(texts))  # in order of appearance: far fewer than the cells
-        codes = self._codes_of(distinct, outside, lambda index: texts.index(distinct[index]))
+        codes = self._encode_texts(distinct, outside, lambda index: texts.index(distinct[index]))
         code_by_text = dict(zip(distinct, codes.tolist(), strict=True))
         return np.fromiter(map(code_by_text.__getitem__, texts), dtype=np.int64, count=len(texts))
 
-    def _codes_of(self, texts: Sequence[str], outside: Outside, row_of: Callable[[int], int]) -> npt.NDArray[np.int64]:
+    def _encode_texts(
+        self, texts: Sequence[str], outside: Outside, row_of: Callable[[int], int]
+    ) -> npt.NDArray[np.int64]:
         """Return the codes of different texts; `row` gives the row of a text from its position, for an error."""
         if not self.values:
-            codes, fits = self._grid_codes(self._numbers(texts), outside)
+            codes, fits = self._grid_codes(self._parse_numbers(texts), outside)
             if not fits.all():
                 index = int(fits.argmin())
-                raise CellError(row_of(index), str(self._misfit(texts[index].strip())))
+                raise CellError(row_of(index), str(self._make_misfit_error(texts[index].strip())))
             return codes
         codes = np.empty(len(texts), dtype=np.int64)
         for index, text in enumerate(texts):
@@ -258,7 +260,7 @@ class Attribute:
             return self._label_codes[self.other]
         raise self._error(f"unknown value {text.strip()!r}. {did_you_mean(text.strip(), self.values)}")
 
-    def _numbers(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
+    def _parse_numbers(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
         """Return texts as numbers: NaN for an empty cell, infinity for one that is no number."""
         if self.date is None and self.decimal == ".":
             with suppress(ValueError):
@@ -303,10 +305,10 @@ class Attribute:
         """Return the code of a number that the domain file names."""
         codes, fits = self._grid_codes(np.array([self._number_or_infinity(value)]), outside)
         if not fits[0]:
-            raise self._misfit(value)
+            raise self._make_misfit_error(value)
         return int(codes[0])
 
-    def _misfit(self, value: str | float) -> DomainError:
+    def _make_misfit_error(self, value: str | float) -> DomainError:
         """Return the error of a number, a text or an empty cell that does not fit the grid."""
         if isinstance(value, str) and self._is_empty(value):
             return self._error(EMPTY_CELL_ERROR)

@@ -65,22 +65,26 @@ class RuleGroup:
 class RuleBook:
     """The rules of one domain, compiled to lookup tables over codes with at most `most` combinations of classes."""
 
-    def __init__(self, attributes: Sequence[Attribute], rules: Sequence[Rule], *, most: int = MAX_COMBINATIONS) -> None:
+    def __init__(
+        self, attributes: Sequence[Attribute], rules: Sequence[Rule], *, max_cases: int = MAX_COMBINATIONS
+    ) -> None:
         self.rules = tuple(rules)
-        self._most = most
+        self._max_cases = max_cases
         self._attributes = tuple(attributes)
         self._columns = {a.name: i for i, a in enumerate(attributes)}
         self._check_sizes()
         # Per rule: the conditions of both parts as (column, table of the codes that meet it).
-        self._when = [self._tables(rule, rule.when) for rule in self.rules]
-        self._then = [self._tables(rule, rule.then) for rule in self.rules]
-        self._named = [{c for c, _ in (*w, *t)} for w, t in zip(self._when, self._then, strict=True)]
+        self._when = [self._make_tables(rule, rule.when) for rule in self.rules]
+        self._then = [self._make_tables(rule, rule.then) for rule in self.rules]
+        self._rule_columns = [{c for c, _ in (*w, *t)} for w, t in zip(self._when, self._then, strict=True)]
         for rule, when in zip(self.rules, self._when, strict=True):
             if not when:
                 raise DomainError(
                     f"rule '{rule.name}': has no condition. Write if = {{…}} and then = {{…}}, or forbid = {{…}}"
                 )
-        self.tied = tuple(self._compile(columns) for columns in self._components())  # the groups of tied attributes
+        self.tied = tuple(
+            self._compile_group(columns) for columns in self._group_columns()
+        )  # the groups of tied attributes
 
     def _check_sizes(self) -> None:
         """Refuse rules whose tables would take too much time or memory."""
@@ -104,7 +108,7 @@ class RuleBook:
         """The columns that some rule names."""
         return {c for group in self.tied for c in group.columns}
 
-    def _tables(self, rule: Rule, part: Mapping[str, RuleCondition]) -> list[tuple[int, Tensor]]:
+    def _make_tables(self, rule: Rule, part: Mapping[str, RuleCondition]) -> list[tuple[int, Tensor]]:
         tables = []
         for name, condition in part.items():
             if name not in self._columns:
@@ -116,14 +120,14 @@ class RuleBook:
                 raise DomainError(f"rule '{rule.name}': {error}") from None
         return tables
 
-    def _components(self) -> list[tuple[int, ...]]:
+    def _group_columns(self) -> list[tuple[int, ...]]:
         groups: list[set[int]] = []
-        for columns in self._named:
+        for columns in self._rule_columns:
             merged_group = columns.union(*(g for g in groups if g & columns))
             groups = [g for g in groups if not g & columns] + [merged_group]
         return [tuple(sorted(g)) for g in groups]
 
-    def _compile(self, columns: tuple[int, ...]) -> RuleGroup:
+    def _compile_group(self, columns: tuple[int, ...]) -> RuleGroup:
         class_of = []
         for column in columns:
             tables = [t for part in (*self._when, *self._then) for c, t in part if c == column]
@@ -145,9 +149,9 @@ class RuleBook:
             combinations = torch.cat([combinations.repeat_interleave(k, 0), classes[:, None]], 1)
             rows = rows.repeat_interleave(k, 0)
             rows[:, column] = members[j][starts[j][classes]]
-            allowed_so_far = ~self._newly_broken(rows, column, set(columns[: j + 1]))
+            allowed_so_far = ~self._find_newly_broken(rows, column, set(columns[: j + 1]))
             combinations, rows = combinations[allowed_so_far], rows[allowed_so_far]
-            if len(rows) > self._most:
+            if len(rows) > self._max_cases:
                 names = ", ".join(self._attributes[c].name for c in columns)
                 raise DomainError(
                     f"the rules tie {len(columns)} attributes into too many cases ({names}). Use fewer or simpler rules"
@@ -165,10 +169,10 @@ class RuleBook:
             columns, tuple(class_of), tuple(members), tuple(starts), tuple(counts), allowed, total, weights
         )
 
-    def _newly_broken(self, rows: Tensor, column: int, completed: set[int]) -> Tensor:
+    def _find_newly_broken(self, rows: Tensor, column: int, completed: set[int]) -> Tensor:
         """Return which rows break a rule that names a column for any values of the columns that are not yet known."""
         broken = torch.zeros(len(rows), dtype=torch.bool)
-        for when, then, rule_columns in zip(self._when, self._then, self._named, strict=True):
+        for when, then, rule_columns in zip(self._when, self._then, self._rule_columns, strict=True):
             if column in rule_columns and {c for c, _ in when} <= completed:
                 completed_conditions = [(c, table) for c, table in then if c in completed]
                 if completed_conditions or not then:

@@ -107,7 +107,7 @@ class Flips:
 
     def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows:
         """Return all k twins of each row; a twin that breaks a rule does not exist, unless the row breaks it too."""
-        twins = domain.combinations.ahead(rows, domain.combinations.others)
+        twins = domain.combinations.rows_at_offsets(rows, domain.combinations.others)
         valid = torch.ones(twins.shape[:2], dtype=torch.bool, device=rows.device)
         if domain.sensitive_are_ruled:
             broken = domain.broken(twins.flatten(0, 1)).view(*valid.shape, len(domain.rules))
@@ -167,7 +167,7 @@ class Combinations(NamedTuple):
                 codes[..., index] = torch.bucketize(codes[..., index].contiguous(), starts, right=True)
         return (codes * self.strides).sum(-1) if len(self.columns) > 1 else codes[..., 0]
 
-    def ahead(self, rows: Tensor, offsets: Tensor) -> Tensor:
+    def rows_at_offsets(self, rows: Tensor, offsets: Tensor) -> Tensor:
         """Return each row with the combinations that many places, (k,) or (n, k), after its own: (n, k, d)."""
         copies = rows[:, None].expand(-1, offsets.shape[-1], -1).clone()  # a third of the time of repeat()
         return copies.index_copy_(2, self.columns, self._values(rows, offsets))

@@ -20,7 +20,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, NeuronFairError, RunError, one_line
 from neuronfair.limits import TREE_FACTOR, check_size
 from neuronfair.model.decision import Decision
-from neuronfair.store.files import decoded
+from neuronfair.store.files import decode
 from neuronfair.store.tables import Texts, read_columns, write_columns
 
 if TYPE_CHECKING:  # whoever checks a certificate uses nothing of the prover
@@ -216,12 +216,12 @@ def read_certificate(path: Path) -> Certificate:
     try:
         columns, text = read_columns(path)
         check_size(len(text), path, times=TREE_FACTOR)
-        form = decoded(text or "{}", _FormatNote).format
+        form = decode(text or "{}", _FormatNote).format
         if form == OLD_FORMAT:
             raise ValueError("an older version of neuronfair wrote it. Prove again with neuronfair certify")
         if form != FORMAT:
             raise ValueError(f"it says nothing of itself, or not in format {FORMAT}")
-        return _build_certificate(columns, decoded(text, _Note))
+        return _build_certificate(columns, decode(text, _Note))
     except RunError as error:
         raise CertificateError(f"{error}. Expected a certificate of neuronfair certify") from None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, DomainError) as error:
@@ -238,7 +238,7 @@ def _build_certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: 
     is_complete = len(bounds) == 2 * len(axes) == len(columns) - 2
     if not is_complete or not isinstance(fair, Texts) or not isinstance(discriminatory, Texts):
         raise ValueError("its columns are not low_0, …, high_0, …, fair and discriminatory, of numbers and of texts")
-    low, high = np.array(bounds, dtype=np.int32).reshape(2, len(axes), len(fair.places)).transpose(0, 2, 1)
+    low, high = np.array(bounds, dtype=np.int32).reshape(2, len(axes), len(fair.indices)).transpose(0, 2, 1)
     sizes = np.array([len(axis) for axis in axes])
     invalid = np.flatnonzero(((low < 0) | (low > high) | (high >= sizes)).any(1))
     if len(invalid):
@@ -252,8 +252,8 @@ def _build_certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: 
 
 
 def _parse_counts(column: Texts) -> list[int]:
-    counts = [_parse_count(text) for text in column.known]
-    return [counts[index] for index in column.places.tolist()]
+    counts = [_parse_count(text) for text in column.distinct]
+    return [counts[index] for index in column.indices.tolist()]
 
 
 def _parse_count(text: str) -> int:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from neuronfair import __version__
 from neuronfair.errors import DataError, one_line
 from neuronfair.model.decision import Decision
-from neuronfair.store.files import decoded
+from neuronfair.store.files import decode
 
 SCHEMA = 2  # raised when an entry changes its meaning
 
@@ -131,7 +131,7 @@ class ProofReport:
     def from_json(text: str | bytes, source: object = "proof.json") -> ProofReport:
         """Read the content of a proof.json; what is damaged, or of another form, is refused."""
         try:
-            report = decoded(text, ProofReport)
+            report = decode(text, ProofReport)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{source}: not a proof.json that can be read ({one_line(error)})") from None
         if report.schema != SCHEMA:

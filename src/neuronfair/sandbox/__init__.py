@@ -18,12 +18,12 @@ from pathlib import Path
 from neuronfair.errors import NeuronFairError
 from neuronfair.limits import SIZE_VARIABLE, TEXT_FACTOR, TooLargeError, max_bytes
 
-SECONDS = 20  # for a small file; a large one gets a second more for every 10 MB
-START = 60  # seconds more, in which Python and the library must have been imported
+BASE_SECONDS = 20  # for a small file; a large one gets a second more for every 10 MB
+START_SECONDS = 60  # seconds more, in which Python and the library must have been imported
 FORKS = sys.platform == "linux"
 SERVER, READERS = Path(__file__).with_name("server.py"), Path(__file__).with_name("readers.py")
-_KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "SYSTEMROOT")
-_SET = {
+_PASSED_VARIABLES = ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "SYSTEMROOT")
+_SET_VARIABLES = {
     "OMP_NUM_THREADS": "1",  # a process with threads cannot be forked safely
     "OPENBLAS_NUM_THREADS": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve more addresses than they use, and addresses are limited
@@ -34,16 +34,16 @@ _SET = {
 _REQUEST, _ANSWER = struct.Struct("<QQQQ"), struct.Struct("<Q")
 
 
-class Unreadable(NeuronFairError):  # noqa: N818 - the reason, to be put into a sentence
+class UnreadableError(NeuronFairError):
     """A file cannot be read; the text says why."""
 
 
 def read_sandboxed(reader: str, content: bytes, label: object) -> bytes:
-    """Return the answer of a reader, by its name in `readers.READERS`; raise `Unreadable` if it fails or crashes."""
-    memory, seconds = max_bytes(), SECONDS + len(content) // 10_000_000
+    """Return the answer of a reader, by its name in `READERS`; raise `UnreadableError` if it fails or crashes."""
+    memory, seconds = max_bytes(), BASE_SECONDS + len(content) // 10_000_000
     with _LOCK:
         try:
-            answer = _server(reader).ask(content, memory, seconds)
+            answer = _running_server(reader).ask(content, memory, seconds)
         except (OSError, struct.error):  # the process has ended
             answer = b""
     kind, result = answer[:1], answer[1:]
@@ -54,7 +54,7 @@ def read_sandboxed(reader: str, content: bytes, label: object) -> bytes:
             f"{label}: takes more than {memory / 1e9:,.1f} GB of memory when it is read. "
             f"If you trust it, set {SIZE_VARIABLE} to a larger number of bytes"
         )
-    raise Unreadable(result.decode() if kind == b"-" else "it is damaged, or not of this format")
+    raise UnreadableError(result.decode() if kind == b"-" else "it is damaged, or not of this format")
 
 
 class _Server:
@@ -68,7 +68,7 @@ class _Server:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _KEPT if name in os.environ} | _SET,
+            env={name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ} | _SET_VARIABLES,
             start_new_session=True,  # Ctrl-C is for us
         )
 
@@ -82,7 +82,7 @@ class _Server:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         max_answer = memory // TEXT_FACTOR
-        timer = threading.Timer(START + seconds, self.process.kill)
+        timer = threading.Timer(START_SECONDS + seconds, self.process.kill)
         timer.start()
         answered = False
         try:
@@ -111,7 +111,7 @@ _LOCK = threading.Lock()
 _SERVERS: dict[str, _Server] = {}
 
 
-def _server(reader: str) -> _Server:
+def _running_server(reader: str) -> _Server:
     server = _SERVERS.get(reader)
     if server is None or not server.usable:
         if server is not None:
@@ -121,7 +121,7 @@ def _server(reader: str) -> _Server:
 
 
 @atexit.register
-def _stop() -> None:
+def _stop_servers() -> None:
     for server in _SERVERS.values():
         server.stop()
     _SERVERS.clear()

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import pyarrow
 
-PREDICTED = 64  # rows that a CatBoost model predicts: a damaged one can end the process there
-JSON_SIZE = 32  # attributes of HDF5 hold JSON, which takes this many times its size once parsed
+PREDICTED_ROWS = 64  # rows that a CatBoost model predicts: a damaged one can end the process there
+JSON_FACTOR = 32  # attributes of HDF5 hold JSON, which takes this many times its size once parsed
 
 
 class FormatReader(NamedTuple):
@@ -78,7 +78,7 @@ def read_catboost(content: bytes, memory: int) -> bytes:
     for tree in range(0 if model._object._is_oblivious() else model.tree_count_):
         check_branches(model._object._get_tree_step_nodes(tree))
     width = len(model.feature_names_)
-    rows = np.random.default_rng(0).normal(0, 100, (PREDICTED, width)).astype(object)
+    rows = np.random.default_rng(0).normal(0, 100, (PREDICTED_ROWS, width)).astype(object)
     rows[:, categorical] = rows[:, categorical].astype(str)
     model.predict(rows, thread_count=1)
     return bytes(model._serialize_model())
@@ -173,7 +173,7 @@ def read_hdf5(content: bytes, memory: int) -> bytes:
                 raise ValueError(f"'{item.name}' lies in another file")
             size += math.prod(item.shape or ()) * item.dtype.itemsize
         for value in item.attrs.values():
-            size += JSON_SIZE * (len(value) if isinstance(value, (str, bytes)) else getattr(value, "nbytes", 0))
+            size += JSON_FACTOR * (len(value) if isinstance(value, (str, bytes)) else getattr(value, "nbytes", 0))
         if size > memory:
             raise MemoryError
         if isinstance(item, h5py.Dataset):

@@ -65,7 +65,7 @@ class Pool(ABC):
         """
         results: dict[int, Made] = {}
         following = 0
-        with closing(self._completed(PoolTask(work, shared, items, progress, gpus))) as completed:
+        with closing(self._run_pieces(PoolTask(work, shared, items, progress, gpus))) as completed:
             for number, result in completed:
                 results[number] = result
                 while following in results:
@@ -73,7 +73,7 @@ class Pool(ABC):
                     following += 1
 
     @abstractmethod
-    def _completed(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
+    def _run_pieces(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
         """Yield the number and the result of each piece as it is completed."""
 
 
@@ -83,7 +83,7 @@ class Serial(Pool):
 
     size: int = 1
 
-    def _completed(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
+    def _run_pieces(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
         lines: list[tuple[int, int, int]] = [(0, 0, 0)] * len(task.items)
         for number, item in enumerate(task.items):
 
@@ -95,7 +95,7 @@ class Serial(Pool):
             yield number, task.work(task.shared, item, note)
 
 
-MOST_LOSSES = 10  # times that a process may be killed: work that crashes must not be repeated for ever
+MAX_LOSSES = 10  # times that a process may be killed: work that crashes must not be repeated for ever
 COUNTS = 3  # numbers in the progress of a piece
 
 
@@ -105,10 +105,10 @@ class Processes(Pool):
 
     size: int = field(default_factory=lambda: os.cpu_count() or 1)
 
-    def _completed(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
+    def _run_pieces(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
         # The array needs no lock: each piece writes to its own line.
         lines: Any = get_context("spawn").RawArray("q", max(1, COUNTS * len(task.items)))
-        with _sending("--workers"):
+        with _explain_unsendable("--workers"):
             common = pickle.dumps((task.work, task.shared))
             items = [pickle.dumps(item) for item in task.items]
         missing, losses = list(range(len(task.items))), 0
@@ -119,7 +119,7 @@ class Processes(Pool):
                     yield number, result
             except BrokenProcessPool as error:
                 losses += 1
-                if losses > MOST_LOSSES:
+                if losses > MAX_LOSSES:
                     raise NeuronFairError(
                         f"processes were killed {losses} times: the memory may not suffice for {self.size}. Ask for "
                         "fewer with --workers"
@@ -133,7 +133,7 @@ class Processes(Pool):
         watched, caller_end = context.Pipe(duplex=False)
         pool = ProcessPoolExecutor(min(self.size, len(missing)), context, _prepare, (common, lines, watched))
         try:
-            running = {pool.submit(_piece, number, items[number]): number for number in missing}
+            running = {pool.submit(_run_piece, number, items[number]): number for number in missing}
             while running:
                 finished = wait(running, REPORT_SECONDS if progress is not None else None, FIRST_COMPLETED).done
                 if progress is not None:
@@ -147,7 +147,7 @@ class Processes(Pool):
 
 
 @contextmanager
-def _sending(option: str) -> Iterator[None]:
+def _explain_unsendable(option: str) -> Iterator[None]:
     """Say in one line that something cannot be sent to other processes."""
     try:
         yield
@@ -178,9 +178,9 @@ def _end_with_caller(watched: Connection) -> None:
         os._exit(1)
 
 
-def _piece(number: int, content: bytes) -> Any:
+def _run_piece(number: int, content: bytes) -> Any:
     common, lines = _common
-    with _sending("--workers"):
+    with _explain_unsendable("--workers"):
         if isinstance(common, bytes):  # unpickled once, and here, so that a failure is an error of a piece
             common = _common[0] = pickle.loads(common)
         item = pickle.loads(content)
@@ -192,14 +192,14 @@ def _piece(number: int, content: bytes) -> Any:
     return work(shared, item, note)
 
 
-LOCAL = "local"  # the address that starts a cluster on this machine
-ADDRESS = re.compile(rf"{LOCAL}|auto|ray://\S+|[^\s/\\]+:\d+")
-RETRIES = 100  # times that the worker of a piece may be lost: a model that crashes must not be repeated for ever
-GRACE = 10.0  # seconds for a cancelled piece to save what it has
+LOCAL_ADDRESS = "local"  # the address that starts a cluster on this machine
+ADDRESS = re.compile(rf"{LOCAL_ADDRESS}|auto|ray://\S+|[^\s/\\]+:\d+")
+MAX_RETRIES = 100  # times that the worker of a piece may be lost: a model that crashes must not be repeated for ever
+GRACE_SECONDS = 10.0  # seconds for a cancelled piece to save what it has
 
 
 @contextmanager
-def cluster(address: str = LOCAL) -> Iterator[Ray]:
+def cluster(address: str = LOCAL_ADDRESS) -> Iterator[Ray]:
     """Start a cluster on this machine that ends with the block, or join the one at an address.
 
     A process that has joined one already stays there, whatever the address.
@@ -212,7 +212,7 @@ def cluster(address: str = LOCAL) -> Iterator[Ray]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise Ray warns of a coming change
     path = os.environ.get("PYTHONPATH")
     local: dict[str, object] = {}
-    if address == LOCAL:  # Ray may listen on all addresses nevertheless: see SECURITY.md
+    if address == LOCAL_ADDRESS:  # Ray may listen on all addresses nevertheless: see SECURITY.md
         local = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # so that workers find our modules
     try:
@@ -242,7 +242,7 @@ def check_address(address: str) -> Any:
     return ray
 
 
-def _resource(name: str) -> float:
+def _count_resource(name: str) -> float:
     return float(require("ray", "ray").cluster_resources().get(name, 0.0))
 
 
@@ -250,13 +250,13 @@ def _resource(name: str) -> float:
 class Ray(Pool):
     """The cluster that this process has joined; one piece runs on each core."""
 
-    size: int = field(default_factory=lambda: max(1, int(_resource("CPU"))))
+    size: int = field(default_factory=lambda: max(1, int(_count_resource("CPU"))))
 
-    def _completed(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
+    def _run_pieces(self, task: PoolTask) -> Generator[tuple[int, Any], None, None]:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        if task.gpus and not _resource("GPU"):
+        if task.gpus and not _count_resource("GPU"):
             raise NeuronFairError("--device cuda: the cluster has no GPU")
         board = None
         if task.progress is not None:
@@ -264,8 +264,8 @@ class Ray(Pool):
             strategy = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
             options = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": strategy}
             board = ray.remote(_Board).options(**options).remote(len(task.items))
-        remote = ray.remote(_ray_piece).options(num_cpus=1, num_gpus=task.gpus, max_retries=RETRIES)
-        with _sending("--ray"):
+        remote = ray.remote(_run_ray_piece).options(num_cpus=1, num_gpus=task.gpus, max_retries=MAX_RETRIES)
+        with _explain_unsendable("--ray"):
             common = ray.put((task.work, task.shared))
         refs = [remote.remote([common], item, number, board) for number, item in enumerate(task.items)]
         numbers = {ref: number for number, ref in enumerate(refs)}
@@ -275,13 +275,13 @@ class Ray(Pool):
                 ready, _ = ray.wait(waiting, timeout=REPORT_SECONDS)
                 if ready:
                     ready, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=0)
-                results = {numbers[ref]: _result(ref) for ref in ready}
+                results = {numbers[ref]: _fetch_result(ref) for ref in ready}
                 if task.progress is not None:
                     with suppress(ray.exceptions.RayError):  # its machine is lost: it starts again on another one
                         task.progress(ray.get(board.read.remote(), timeout=10 * REPORT_SECONDS))  # type: ignore[union-attr]
                 yield from results.items()
         finally:
-            _end(waiting)
+            _cancel(waiting)
 
 
 class _Board:
@@ -300,7 +300,7 @@ class _Board:
 _ray_common: tuple[str, Any] = ("", None)  # in a worker: the last work with what its pieces share, unpickled once
 
 
-def _ray_piece(common: list[Any], item: Any, number: int, board: Any) -> Any:
+def _run_ray_piece(common: list[Any], item: Any, number: int, board: Any) -> Any:
     global _ray_common
     import ray
     import torch
@@ -326,7 +326,7 @@ def _ray_piece(common: list[Any], item: Any, number: int, board: Any) -> Any:
     return result
 
 
-def _result(ref: Any) -> Any:
+def _fetch_result(ref: Any) -> Any:
     """Return the result of a piece, or raise its error; in one line if its machine lacks something."""
     import ray
 
@@ -339,15 +339,15 @@ def _result(ref: Any) -> Any:
             raise NeuronFairError(f"--ray: on a machine of the cluster: {one_line(first)}") from error
         raise cause from error
     except ray.exceptions.RayError as error:
-        raise NeuronFairError(f"--ray: a piece of the work was lost {RETRIES} times: {one_line(error)}") from error
+        raise NeuronFairError(f"--ray: a piece of the work was lost {MAX_RETRIES} times: {one_line(error)}") from error
 
 
-def _end(refs: list[Any]) -> None:
-    """Cancel pieces; kill those that have not ended after `GRACE` seconds."""
+def _cancel(refs: list[Any]) -> None:
+    """Cancel pieces; kill those that have not ended after `GRACE_SECONDS` seconds."""
     import ray
 
     for ref in refs:
         ray.cancel(ref)
-    _, left = ray.wait(refs, num_returns=len(refs), timeout=GRACE) if refs else ([], [])
+    _, left = ray.wait(refs, num_returns=len(refs), timeout=GRACE_SECONDS) if refs else ([], [])
     for ref in left:
         ray.cancel(ref, force=True)

@@ -25,19 +25,19 @@ import torch
 
 T = TypeVar("T")
 R = TypeVar("R")
-MOST_PROCESSES = 4  # of one computation: each takes memory
-MOST_TASKS = 10_000  # whose numbers fit into a pipe
+MAX_PROCESSES = 4  # of one computation: each takes memory
+MAX_TASKS = 10_000  # whose numbers fit into a pipe
 _NUMBER = struct.Struct("<H")
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
 # Libraries with threads of their own that do not survive a fork.
 _THREADED = ("catboost", "grpc", "jax", "lightgbm", "onnxruntime", "ray", "tensorflow", "xgboost")
 
 
-def usable_cores() -> int:
+def count_usable_cores() -> int:
     """Return how many processes may work at the same time: one for each core, up to a limit; 1 where none can fork."""
     if sys.platform != "linux" or any(name in sys.modules for name in _THREADED):
         return 1
-    return min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
+    return min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
 
 
 def has_other_threads() -> bool:
@@ -99,7 +99,7 @@ def threads(device: torch.device) -> Iterator[Threads]:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Outcome:
     """What became of a task: its result or its error, and the seconds that it took."""
 
     value: Any
@@ -115,9 +115,9 @@ class Tasks:
     """
 
     def __init__(self, works: Sequence[Callable[[], Any]], processes: int = 1) -> None:
-        self._works, self._made = list(works), dict[int, _Made]()
+        self._works, self._outcomes = list(works), dict[int, _Outcome]()
         self._forks: dict[int, int] = {}  # the process, and the pipe from which its results are read
-        forks = min(processes - 1, len(works)) if len(works) <= MOST_TASKS else 0
+        forks = min(processes - 1, len(works)) if len(works) <= MAX_TASKS else 0
         self._queue = -1
         if forks > 0:
             self._queue, fill = os.pipe()
@@ -153,7 +153,7 @@ class Tasks:
 
     def seconds(self, numbers: Iterable[int]) -> float:
         """Return how long some tasks took that are done, added up."""
-        return sum(self._made[number].seconds for number in numbers)
+        return sum(self._outcomes[number].seconds for number in numbers)
 
     def results(self, numbers: Iterable[int]) -> list[Any]:
         """Return the results of some tasks; an error of one of them is raised.
@@ -162,16 +162,16 @@ class Tasks:
         """
         try:
             if self._forks:
-                self._do(self._made)
+                self._run_tasks(self._outcomes)
                 self._collect()
         except KeyboardInterrupt:
             self.interrupt()
             raise
         values = []
         for number in numbers:
-            if number not in self._made:
-                self._made[number] = self._one(number)
-            outcome = self._made[number]
+            if number not in self._outcomes:
+                self._outcomes[number] = self._run_task(number)
+            outcome = self._outcomes[number]
             if outcome.error is not None:
                 raise outcome.error
             values.append(outcome.value)
@@ -186,24 +186,24 @@ class Tasks:
                 os.kill(process, signal.SIGINT)
         self._collect()
 
-    def done(self, number: int) -> bool:
+    def is_done(self, number: int) -> bool:
         """Return whether a task has a result."""
-        return number in self._made and self._made[number].error is None
+        return number in self._outcomes and self._outcomes[number].error is None
 
-    def _one(self, number: int) -> _Made:
+    def _run_task(self, number: int) -> _Outcome:
         start = time.perf_counter()
         value, error = None, None
         try:
             value = self._works[number]()
         except Exception as raised:
             error = raised
-        return _Made(value, error, time.perf_counter() - start)
+        return _Outcome(value, error, time.perf_counter() - start)
 
-    def _do(self, results: dict[int, _Made]) -> None:
+    def _run_tasks(self, results: dict[int, _Outcome]) -> None:
         """Do tasks until none is left that no process has begun."""
         while data := os.read(self._queue, _NUMBER.size):  # whole numbers: no process reads or writes a part of one
             (number,) = _NUMBER.unpack(data)
-            results[number] = self._one(number)
+            results[number] = self._run_task(number)
 
     def _collect(self) -> None:
         for process, pipe in list(self._forks.items()):
@@ -212,7 +212,7 @@ class Tasks:
                 content += part
             if content:
                 with suppress(pickle.UnpicklingError, EOFError):  # of a process that was killed while it wrote
-                    self._made |= pickle.loads(content)
+                    self._outcomes |= pickle.loads(content)
             del self._forks[process]
             os.close(pipe)
             os.waitpid(process, 0)
@@ -238,9 +238,9 @@ class Tasks:
             if os.getppid() == caller:
                 os.close(read)
                 with one_thread():
-                    results = dict[int, _Made]()
+                    results = dict[int, _Outcome]()
                     with suppress(KeyboardInterrupt):
-                        self._do(results)
+                        self._run_tasks(results)
                     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C must not cut off the results
                     content = pickle.dumps({number: r for number, r in results.items() if _can_be_sent(r.error)})
                 with os.fdopen(write, "wb") as pipe:

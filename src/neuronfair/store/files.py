@@ -47,7 +47,7 @@ def flush(path: Path) -> None:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _explain_reading(path: Path) -> Iterator[None]:
     """Name the file that cannot be read; one that is not there is a FileNotFoundError."""
     try:
         yield
@@ -59,14 +59,14 @@ def _reading(path: Path) -> Iterator[None]:
 
 def read_text(path: Path) -> bytes:
     """Return the bytes of a text file."""
-    with _reading(path):
+    with _explain_reading(path):
         return read_bytes(path, times=TEXT_FACTOR)
 
 
 def crc32(path: Path) -> int:
     """Return the checksum of a file."""
     check = 0
-    with _reading(path), path.open("rb") as file:
+    with _explain_reading(path), path.open("rb") as file:
         while part := file.read(_CHUNK):
             check = zlib.crc32(part, check)
     return check
@@ -74,7 +74,7 @@ def crc32(path: Path) -> int:
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    with _reading(path), path.open("rb") as file:
+    with _explain_reading(path), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -99,10 +99,10 @@ def load_array(path: Path, *columns: int) -> Tensor:
 
 def save_state(state: Mapping[str, Tensor], path: Path) -> None:
     """Write a state, such as that of the search chains."""
-    path.write_bytes(packed_state(state))
+    path.write_bytes(pack_state(state))
 
 
-def packed_state(state: Mapping[str, Tensor]) -> bytes:
+def pack_state(state: Mapping[str, Tensor]) -> bytes:
     """Return tensors by name as the bytes of a file."""
     # Copies: two names may stand for one tensor, which the format does not allow.
     return to_bytes({name: tensor.cpu().contiguous().clone() for name, tensor in state.items()})
@@ -144,7 +144,7 @@ Json = dict[str, Any]  # an object of JSON, as it is read and written
 T = TypeVar("T")
 
 
-def decoded(text: str | bytes, kind: type[T]) -> T:
+def decode(text: str | bytes, kind: type[T]) -> T:
     """Return JSON as a dataclass, whose fields say what it must hold; raise a ValueError if it does not."""
     return msgspec.json.decode(text, type=kind)
 
@@ -162,7 +162,7 @@ def seal(entry: Json) -> bytes:
     """
     text = printable(json.dumps(entry, indent=2, allow_nan=False), keep="\n")  # DEL; the rest is ASCII
     body = text.removesuffix("\n}").encode()
-    return body + _MARK + _end(body)
+    return body + _MARK + _digest_line(body)
 
 
 def is_sealed(content: bytes) -> bool:
@@ -173,7 +173,7 @@ def is_sealed(content: bytes) -> bool:
 def unseal(content: bytes) -> Any:
     """Return the object of a sealed text; raise a ValueError if the text was changed."""
     body, _, end = content.rpartition(_MARK)
-    if end != _end(body):
+    if end != _digest_line(body):
         raise ValueError("it is not as it was written")
     return json.loads(body + b"\n}")
 
@@ -198,7 +198,7 @@ def read_sealed(path: Path) -> Any:
         raise RunError(f"{path}: damaged: it is not as it was written. Nothing was changed") from None
 
 
-def _end(body: bytes) -> bytes:
+def _digest_line(body: bytes) -> bytes:
     return f'{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode()
 
 
@@ -253,7 +253,7 @@ _WARNED: set[Path] = set()
 _HELD: weakref.WeakValueDictionary[tuple[int, int], Lock] = weakref.WeakValueDictionary()
 
 
-def _forget() -> None:
+def _release_locks() -> None:
     """Release all locks in a child process: they belong to its parent."""
     for lock in list(_HELD.values()):
         lock.close()
@@ -261,4 +261,4 @@ def _forget() -> None:
 
 
 with suppress(AttributeError):  # Windows does not fork
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_release_locks)

@@ -48,10 +48,10 @@ NEW = ".manifest.json.new"  # a manifest that is being written
 FORMAT = 2  # of the folders of runs and audits; format 1 had no checksums
 MAX_OUTPUTS = 100_000
 RunKind = Literal["search", "proof"]  # what a folder holds
-_BEFORE = {"plausible": 0.0, "twins": "flip"}  # the values of settings in manifests that do not have them
+_OLD_DEFAULTS = {"plausible": 0.0, "twins": "flip"}  # the values of settings in manifests that do not have them
 METHOD_NAMES = 2  # manifests from version 0.3 on have this entry; in older ones the methods have other names
 _RENAMED = {"neuronfair": "neuronfair-plus", "neuronfair-paper": "neuronfair-printed"}
-_ENTRIES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs": int, "plan": dict, "files": dict}
+_ENTRY_TYPES = {"model": str, "weights": str, "domain": str, "rows": str, "outputs": int, "plan": dict, "files": dict}
 
 
 def make_manifest(
@@ -69,7 +69,7 @@ def make_manifest(
     weights file of a module that Python code builds.
     """
     plan = asdict(config)
-    if plan.get("twins") == _BEFORE["twins"]:  # as in runs that are older than this setting
+    if plan.get("twins") == _OLD_DEFAULTS["twins"]:  # as in runs that are older than this setting
         del plan["twins"]
     return {
         **versions(),
@@ -102,7 +102,7 @@ def rows_digest(rows: Tensor) -> str:
     return hashlib.sha256(rows.cpu().numpy().tobytes()).hexdigest()
 
 
-def portable_source(source: str) -> str:
+def make_portable(source: str) -> str:
     """Return the place of a model for a run folder that may be read from elsewhere: the full path of a file."""
     path = Path(source)
     return str(path.absolute()) if path.is_file() else source
@@ -127,16 +127,16 @@ def load_manifest(folder: Path) -> Json:
         manifest: Json = unseal(content)
     except (ValueError, RecursionError):
         if b'"neuronfair":' in content and b'"digest":' not in content and b'"format":' not in content:
-            raise RunError(_other_format(folder, 1)) from None
+            raise RunError(_format_error(folder, 1)) from None
         raise RunError(
             f"{path}: damaged: it cannot be read, or is not as it was written. Nothing was changed"
         ) from None
     if manifest.get("format") != FORMAT:
-        raise RunError(_other_format(folder, manifest.get("format")))
+        raise RunError(_format_error(folder, manifest.get("format")))
     return manifest
 
 
-def _other_format(folder: Path, number: object) -> str:
+def _format_error(folder: Path, number: object) -> str:
     return (
         f"{folder}: was written in format {number} by another version of neuronfair; this one reads format {FORMAT}. "
         "Begin again with another --out"
@@ -149,7 +149,7 @@ def read_manifest(folder: Path, kind: RunKind) -> Json:
         manifest = load_manifest(folder)
     except FileNotFoundError:
         raise RunError(f"{folder}: not a run folder: it has no {MANIFEST}") from None
-    if any(not isinstance(manifest.get(key), kind) for key, kind in _ENTRIES.items()):
+    if any(not isinstance(manifest.get(key), kind) for key, kind in _ENTRY_TYPES.items()):
         raise RunError(f"{folder / MANIFEST}: not the manifest of a run")
     held_kind = manifest.get("kind", "search")
     if held_kind != kind:
@@ -177,7 +177,7 @@ def check_same(folder: Path, old: Json, new: Json) -> None:
                 f"{folder}: this run was begun with {change}, so it cannot be resumed. Choose another --out, or --force"
             )
     for key in (*new["plan"], "twins"):
-        was, value = (config.get(key, _BEFORE.get(key)) for config in (old["plan"], new["plan"]))
+        was, value = (config.get(key, _OLD_DEFAULTS.get(key)) for config in (old["plan"], new["plan"]))
         if was != value and key != "scale":  # which does not affect the search, and is missing in older runs
             older = key == "method" and "method_names" not in old and was in _RENAMED.values()
             note = " (its name since version 0.3)" if older else ""
@@ -198,10 +198,10 @@ PHASES = ("pilot", "global", "local")
 PROOF = "proof"  # the only phase of a proof
 
 _SUFFIXES = {"part": "parquet", "keys": "keys.npy", "misses": "misses.npy", "state": "state.safetensors"}
-_OF = {"search": PHASES, "proof": (PROOF,)}
+_PHASES_OF = {"search": PHASES, "proof": (PROOF,)}
 _MARK = b', "check": "'
-_END = re.compile(_MARK + rb'[0-9a-f]{8}"\}')
-_COUNT = {field.name for field in fields(Count)}  # of a control
+_LINE_END = re.compile(_MARK + rb'[0-9a-f]{8}"\}')
+_COUNT_KEYS = {field.name for field in fields(Count)}  # of a control
 _COUNTS = ("t", "findings", "tried", "evaluated", "rejected")
 
 
@@ -229,16 +229,16 @@ class Journal:
     @staticmethod
     def read(path: Path, check: int, kind: RunKind) -> Journal:
         """Read a journal; a last line that a kill has cut off is skipped, a damaged one is refused."""
-        journal = Journal(path, check, {phase: [] for phase in _OF[kind]})
+        journal = Journal(path, check, {phase: [] for phase in _PHASES_OF[kind]})
         try:
             *complete_lines, last_line = read_text(path).split(b"\n")
         except FileNotFoundError:
             return journal
-        damaged = not all(journal._take(line + b"\n") for line in complete_lines)
+        damaged = not all(journal._take_line(line + b"\n") for line in complete_lines)
         # The text after the last line break was being written when the run was killed. If it is a whole line with more
         # text behind it, its line break is damaged.
-        for mark in _END.finditer(last_line if not damaged else b""):
-            if journal._take(last_line[: mark.end()]):
+        for mark in _LINE_END.finditer(last_line if not damaged else b""):
+            if journal._take_line(last_line[: mark.end()]):
                 damaged, journal.missing = mark.end() < len(last_line), b"\n"
                 break
         if damaged:
@@ -252,20 +252,20 @@ class Journal:
     def append(self, entry: Json) -> None:
         """Write a line and wait until the disk has it."""
         body = json.dumps(entry).encode()[:-1]
-        line = self.missing + _sealed(body, self.check) + b"\n"
+        line = self.missing + _seal_line(body, self.check) + b"\n"
         with self.path.open("r+b" if self.path.exists() else "wb") as file:
             file.seek(self.size)
             file.truncate()
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        self._add(entry, zlib.crc32(body, self.check), len(line))
+        self._add_entry(entry, zlib.crc32(body, self.check), len(line))
         self.missing = b""
 
-    def _take(self, line: bytes) -> bool:
+    def _take_line(self, line: bytes) -> bool:
         """Add a line if it is complete and continues the last one."""
         body, _, _ = line.rpartition(_MARK)
-        if line.removesuffix(b"\n") != _sealed(body, self.check):
+        if line.removesuffix(b"\n") != _seal_line(body, self.check):
             return False
         try:
             entry = json.loads(body + b"}", object_hook=files.current_keys)
@@ -273,17 +273,17 @@ class Journal:
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             is_complete = False
         if is_complete:
-            self._add(entry, zlib.crc32(body, self.check), len(line))
+            self._add_entry(entry, zlib.crc32(body, self.check), len(line))
         return is_complete
 
-    def _add(self, entry: Json, check: int, size: int) -> None:
+    def _add_entry(self, entry: Json, check: int, size: int) -> None:
         self.lines.append(entry)
         if entry["event"] == "part":
             self.parts[entry["phase"]].append(entry)
         self.check, self.size = check, self.size + size
 
 
-def _sealed(body: bytes, check: int) -> bytes:
+def _seal_line(body: bytes, check: int) -> bytes:
     """Return a line of JSON, given without its closing brace, with the checksum that continues `check`."""
     return body + _MARK + f'{zlib.crc32(body, check):08x}"}}'.encode()
 
@@ -292,22 +292,22 @@ def _is_entry(entry: Json, parts: Mapping[str, Sequence[object]]) -> bool:
     """Return whether a line of the journal, which may be any JSON, has the entries of its event."""
     if entry["event"] == "begin":
         files = {"seeds": SEEDS, **{kind: name for kind, name in STARTING_FILES.items() if kind in entry}}
-        has_files = "crc32" not in entry if PROOF in parts else _names(entry, files)
+        has_files = "crc32" not in entry if PROOF in parts else _names_files(entry, files)
         return has_files and isinstance(entry["model"], str | None)
     if entry["event"] == "part":
         phase = entry["phase"]
-        has_files = _names(entry, part_names(phase, len(parts[phase])))
+        has_files = _names_files(entry, part_names(phase, len(parts[phase])))
         has_seconds = has_files and isinstance(entry["seconds"], (int, float))
         if phase == PROOF:
             return has_seconds and isinstance(entry["boxes"], int)
         return has_seconds and all(isinstance(entry[key], int) for key in _COUNTS) and "stop" in entry
     if entry["event"] == "control":
         count = entry["count"]
-        return "name" in entry and set(count) == _COUNT and all(isinstance(count[key], int) for key in _COUNT)
+        return "name" in entry and set(count) == _COUNT_KEYS and all(isinstance(count[key], int) for key in _COUNT_KEYS)
     return bool(entry["event"] == "done" and isinstance(entry["summary"], dict))
 
 
-def _names(entry: Json, files: dict[str, str]) -> bool:
+def _names_files(entry: Json, files: dict[str, str]) -> bool:
     """Return whether a line names exactly these files, with their checksums."""
     checks = entry["crc32"]
     return (
@@ -353,7 +353,7 @@ class Ledger:
                 files.write_whole(ledger._staged(DOMAIN), text)
                 ledger._staged(DOMAIN).replace(folder / DOMAIN)
             files.check_digest(folder / DOMAIN, recorded["files"].get(DOMAIN))
-            ledger._check()
+            ledger._check_files()
             ledger._tidy()
         return ledger
 
@@ -367,7 +367,7 @@ class Ledger:
         while True:
             ledger = cls._read(folder, manifest, domain, kind)
             try:
-                ledger._check()
+                ledger._check_files()
             except RunError:
                 if cls._read(folder, manifest, domain, kind).journal.size == ledger.journal.size:
                     raise
@@ -440,13 +440,13 @@ class Ledger:
     def _staged(self, name: str) -> Path:
         return self.folder / f".{name}.{self.mark}"
 
-    def _named(self) -> Iterator[tuple[str, int, bool]]:
+    def _list_files(self) -> Iterator[tuple[str, int, bool]]:
         """Yield the files that the journal names: name, checksum, and whether it is a state that was replaced."""
         for line in self.lines:
             for kind, check in line.get("crc32", {}).items():
                 yield line[kind], check, kind == "state" and line is not self.journal.parts[line["phase"]][-1]
 
-    def _check(self) -> None:
+    def _check_files(self) -> None:
         """Refuse a folder with a damaged file, or with one that the journal should name."""
         for phase, lines in self.journal.parts.items():
             for name in part_names(phase, len(lines)).values():
@@ -454,7 +454,7 @@ class Ledger:
         if not self.lines:
             for name in (SEEDS, *STARTING_FILES.values()):
                 self._check_free(name)
-        for name, check, replaced in self._named():
+        for name, check, replaced in self._list_files():
             check_of_file = None
             for path in (self._staged(name), self.folder / name):  # in this order: another process may be renaming it
                 with suppress(FileNotFoundError):
@@ -473,7 +473,7 @@ class Ledger:
 
     def _tidy(self) -> None:
         """Finish what a kill has cut off: rename files that the journal names, and remove those it does not need."""
-        for name, _, replaced in list(self._named()):
+        for name, _, replaced in list(self._list_files()):
             if self._staged(name).exists():
                 self._staged(name).replace(self.folder / name)
             if replaced:

@@ -73,7 +73,7 @@ class Run(Ledger):
 
     def findings(self) -> Findings:
         """Return all findings of the run, phase by phase."""
-        return Findings.join([self._joined(phase) for phase in PHASES])
+        return Findings.join([self._join_findings(phase) for phase in PHASES])
 
     def parts(self, phase: str) -> Iterator[Findings]:
         """Yield the findings of a phase, part by part."""
@@ -155,7 +155,7 @@ class Run(Ledger):
                 "Start a new one; its findings can still be read"
             )
         evaluated = torch.cat([files.load_array(path, 2) for path in self.evaluated_keys(phase)]).to(device)
-        return Checkpoint(last["t"], state, self._joined(phase), evaluated, last["seconds"], last["stop"])
+        return Checkpoint(last["t"], state, self._join_findings(phase), evaluated, last["seconds"], last["stop"])
 
     def checkpoint(self, phase: str, checkpoint: Checkpoint) -> None:
         """Save the findings since the last checkpoint, and the current chains."""
@@ -179,5 +179,5 @@ class Run(Ledger):
         """Save the counts of a control."""
         self.commit({"event": "control", "name": name, "count": asdict(count)})
 
-    def _joined(self, phase: str) -> Findings:
+    def _join_findings(self, phase: str) -> Findings:
         return Findings.join([Findings.empty(self.domain, self.outputs), *self.parts(phase)])

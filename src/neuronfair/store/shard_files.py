@@ -27,7 +27,7 @@ from neuronfair.errors import RunError, one_line
 from neuronfair.limits import TEXT_FACTOR, check_size, check_tensors
 from neuronfair.searches.engine import Checkpoint, Stop
 from neuronfair.searches.findings import Findings
-from neuronfair.store.files import Json, current_keys, packed_state, seal, unseal, write_whole, writing
+from neuronfair.store.files import Json, current_keys, pack_state, seal, unseal, write_whole, writing
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class RemoteFolder:
     address: str
 
     @cached_property
-    def _found(self) -> tuple[AbstractFileSystem, str]:
+    def _location(self) -> tuple[AbstractFileSystem, str]:
         try:
             location: tuple[AbstractFileSystem, str] = url_to_fs(self.address)
             return location
@@ -47,21 +47,21 @@ class RemoteFolder:
     @property
     def is_local(self) -> bool:
         """Whether it is on this machine, where files are renamed into place; elsewhere a kill may tear a file."""
-        return isinstance(self._found[0], LocalFileSystem)
+        return isinstance(self._location[0], LocalFileSystem)
 
     def __getstate__(self) -> dict[str, str]:
         return {"address": self.address}  # another process connects again
 
     def names(self) -> set[str]:
         """Return the names of the files; none without a folder."""
-        fs, folder = self._found
+        fs, folder = self._location
         with self.reading(""):
             fs.invalidate_cache()
             return {path.rpartition("/")[2] for path in fs.find(folder)}
 
     def read(self, name: str, size: int | None = None, *, times: float = 1) -> bytes:
         """Return the first `size` bytes of a file, or all of it, if that is not too large."""
-        fs, folder = self._found
+        fs, folder = self._location
         with self.reading(name) as path:
             check_size(fs.size(f"{folder}/{name}") if size is None else size, path, times=times)
             content: bytes = fs.cat_file(f"{folder}/{name}", 0, size)
@@ -80,7 +80,7 @@ class RemoteFolder:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file, and wait until it is on the disk."""
-        fs, folder = self._found
+        fs, folder = self._location
         with writing(self.address):
             fs.makedirs(folder, exist_ok=True)
             if self.is_local:
@@ -92,13 +92,13 @@ class RemoteFolder:
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
-        fs, folder = self._found
+        fs, folder = self._location
         with writing(self.address), suppress(FileNotFoundError):
             fs.rm_file(f"{folder}/{name}")
 
     def clear(self) -> None:
         """Remove the folder and everything in it."""
-        fs, folder = self._found
+        fs, folder = self._location
         with writing(self.address):
             if fs.exists(folder):
                 fs.rm(folder, recursive=True)
@@ -123,7 +123,7 @@ class _File(NamedTuple):
 class ShardPart:
     """A checkpoint of a shard: its counts, and its files."""
 
-    place: RemoteFolder
+    folder: RemoteFolder
     number: int
     t: int
     evaluated: int  # rows evaluated since the checkpoint before
@@ -139,7 +139,7 @@ class ShardPart:
     def findings(self) -> Findings:
         """Return the findings since then, and the misses; the counts include duplicates of other shards."""
         tensors = self._tensors(FINDINGS)
-        with self.place.reading(self.name(FINDINGS)):
+        with self.folder.reading(self.name(FINDINGS)):
             if tensors.keys() != set(_TENSORS):
                 raise ValueError("it does not hold findings")
             return Findings(**tensors)  # type: ignore[arg-type]
@@ -154,8 +154,8 @@ class ShardPart:
 
     def _tensors(self, kind: str) -> dict[str, Tensor]:
         info, name = self.files[kind], self.name(kind)
-        packed = self.place.read(name, info.size)
-        with self.place.reading(name) as path:
+        packed = self.folder.read(name, info.size)
+        with self.folder.reading(name) as path:
             check_size(info.unpacked, path)
             if len(packed) != info.size or zlib.crc32(packed) != info.crc32:
                 raise ValueError("it is not as it was written")
@@ -177,7 +177,7 @@ class ShardStore:
     _next: int | None = field(default=None, compare=False)  # the number of the next checkpoint, if known
 
     @cached_property
-    def _place(self) -> RemoteFolder:
+    def _folder(self) -> RemoteFolder:
         return RemoteFolder(f"{self.address.rstrip('/')}/{self.phase}-{self.number:05d}")
 
     def resume(self, device: torch.device | str = "cpu") -> Checkpoint | None:
@@ -203,17 +203,17 @@ class ShardStore:
         files: dict[str, _File] = {}
         evaluated, line_count = checkpoint.findings.evaluated, len(checkpoint.lines)
         part = ShardPart(
-            self._place, number, checkpoint.t, evaluated, line_count, checkpoint.seconds, checkpoint.stop, files
+            self._folder, number, checkpoint.t, evaluated, line_count, checkpoint.seconds, checkpoint.stop, files
         )
         for kind, tensors in {LINES: {LINES: checkpoint.lines}, FINDINGS: columns, STATE: checkpoint.state}.items():
-            content = packed_state(tensors)
+            content = pack_state(tensors)
             packed = pa.Codec("zstd", compression_level=_LEVEL).compress(content, asbytes=True)
             files[kind] = _File(zlib.crc32(packed), len(packed), len(content))
-            self._place.write(part.name(kind), packed)
-        entry = {name: value for name, value in vars(part).items() if name not in ("place", "number")}
-        self._place.write(_MARKER.format(number), seal(entry))
+            self._folder.write(part.name(kind), packed)
+        entry = {name: value for name, value in vars(part).items() if name not in ("folder", "number")}
+        self._folder.write(_MARKER.format(number), seal(entry))
         if before is not None:
-            self._place.remove(before.name(STATE))
+            self._folder.remove(before.name(STATE))
 
     def parts(self) -> list[ShardPart]:
         """Return the checkpoints, in order."""
@@ -221,13 +221,13 @@ class ShardStore:
 
     def remove(self) -> None:
         """Remove all files of the shard."""
-        self._place.clear()
+        self._folder.clear()
 
     def _count(self) -> int:
-        names, number = self._place.names(), 0
+        names, number = self._folder.names(), 0
         while _MARKER.format(number) in names:
             number += 1
-        if number and not self._place.is_local:
+        if number and not self._folder.is_local:
             try:
                 self._part(number - 1)
             except RunError:  # a kill may have torn it
@@ -236,8 +236,8 @@ class ShardStore:
 
     def _part(self, number: int) -> ShardPart:
         name = _MARKER.format(number)
-        content = self._place.read(name, times=TEXT_FACTOR)
-        with self._place.reading(name):
+        content = self._folder.read(name, times=TEXT_FACTOR)
+        with self._folder.reading(name):
             entry: Json = current_keys(unseal(content))
             files = {kind: _File(*map(int, entry["files"][kind])) for kind in (LINES, FINDINGS, STATE)}
-            return ShardPart(**{**entry, "place": self._place, "number": number, "files": files})
+            return ShardPart(**{**entry, "folder": self._folder, "number": number, "files": files})

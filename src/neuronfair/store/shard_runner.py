@@ -60,8 +60,8 @@ DIVISION = "division.json"
 class Division(NamedTuple):
     """How a phase is divided: chains of a shard, and steps between checkpoints. It is the same when it resumes."""
 
-    each: int
-    every: int
+    chains_per_shard: int
+    steps_per_part: int
 
     @staticmethod
     def of(chains: int, steps: int, pool: Pool, device: str) -> Division:
@@ -121,7 +121,7 @@ class ShardRunner:
         lines = [] if run is None else run.journal.parts[task.name]
         before = () if run is None else run.parts(task.name)
         if lines and lines[-1]["stop"] not in (None, "interrupted"):
-            return replace(_folded(task, before), stop=lines[-1]["stop"], seconds=lines[-1]["seconds"])
+            return replace(_fold_parts(task, before), stop=lines[-1]["stop"], seconds=lines[-1]["seconds"])
         if run is not None and run.is_in_one_piece(task.name):
             keys = task.key_set or KeySet(task.context.domain.device)
             for path in run.evaluated_keys("global") if task.name == "local" else ():
@@ -131,19 +131,19 @@ class ShardRunner:
             return in_one_piece(task, self.workers)
         start = time.perf_counter()
         try:
-            result = self._merged(task, self._searched(task), before, len(lines))
+            result = self._merge_shards(task, self._search_shards(task), before, len(lines))
         except KeyboardInterrupt:  # the files of the shards stay
             nothing = Findings.empty(task.context.domain, task.context.network.outputs)
             return PhaseResult(nothing, 0, "interrupted", time.perf_counter() - start)
         return replace(result, seconds=max(result.seconds, time.perf_counter() - start))
 
-    def _searched(self, task: PhaseTask) -> list[ShardStore]:
+    def _search_shards(self, task: PhaseTask) -> list[ShardStore]:
         chains, steps, device = len(task.starts), task.budget.steps, task.context.domain.device.type
-        name = _place(task)
+        name = _phase_folder(task)
         width, interval = self._division(name, Division.of(chains, steps, self.pool, device))
         shards = [ShardStore(self._root, name, number) for number in range(math.ceil(chains / width))]
         workers = self.workers if self.pool.size == 1 else 1
-        shared = _Shared(replace(task, recorder=None, progress=None, key_set=None), width, interval, workers)
+        shared = _SharedPhase(replace(task, recorder=None, progress=None, key_set=None), width, interval, workers)
 
         def show(lines: Sequence[tuple[int, int, int]]) -> None:
             assert task.progress is not None
@@ -159,15 +159,18 @@ class ShardRunner:
         """Return the division that a phase was started with, or save the new one."""
         folder = RemoteFolder(f"{self._root}/{name}")
         if DIVISION not in folder.names():
-            folder.write(DIVISION, seal(new._asdict()))
+            folder.write(DIVISION, seal({"each": new.chains_per_shard, "every": new.steps_per_part}))
         content = folder.read(DIVISION)
         with folder.reading(DIVISION):
-            division = Division(**unseal(content))
+            entry = unseal(content)
+            division = Division(entry["each"], entry["every"])
             if min(division) < 1:
                 raise ValueError("its numbers must be 1 or more")
             return division
 
-    def _merged(self, task: PhaseTask, shards: list[ShardStore], before: Iterable[Findings], skip: int) -> PhaseResult:
+    def _merge_shards(
+        self, task: PhaseTask, shards: list[ShardStore], before: Iterable[Findings], skip: int
+    ) -> PhaseResult:
         """Merge shards into parts, save those that the recorder does not have, and return the result of the phase."""
         side_by_side = min(self.pool.size, len(shards))
         last: tuple[Stop, float] = "steps", 0.0
@@ -176,17 +179,19 @@ class ShardRunner:
 
         def parts() -> Iterator[Findings]:
             nonlocal last
-            for number, part in enumerate(merged(shards, self._known(task), self._work / "merge", skip=skip)):
+            for number, part in enumerate(
+                merge_parts(shards, self._list_earlier_keys(task), self._work / "merge", skip=skip)
+            ):
                 findings = part.findings.to(task.context.domain.device)
                 part = replace(part, findings=findings, seconds=part.seconds / side_by_side)
                 if task.recorder is not None:
                     task.recorder.checkpoint(task.name, part)
                 elif task.name == "global":
-                    save_array(part.lines, self._work / f"{_place(task)}-{number:05d}.keys.npy")
+                    save_array(part.lines, self._work / f"{_phase_folder(task)}-{number:05d}.keys.npy")
                 last = part.stop or "steps", part.seconds
                 yield findings
 
-        result = _folded(task, chain(before, parts()))
+        result = _fold_parts(task, chain(before, parts()))
         if (
             task.recorder is not None or task.name != "global"
         ):  # a control needs the shards of its first phase to resume
@@ -194,32 +199,32 @@ class ShardRunner:
                 shard.remove()
         return replace(result, stop=last[0], seconds=last[1])
 
-    def _known(self, task: PhaseTask) -> list[Path | Tensor]:
+    def _list_earlier_keys(self, task: PhaseTask) -> list[Path | Tensor]:
         """Return the records of earlier phases."""
         earlier: list[Path | Tensor] = [] if task.key_set is None else [task.key_set.keys]
         if task.name != "local":
             return earlier
         if task.recorder is not None and self.run is not None:
             return earlier + list(self.run.evaluated_keys("global"))
-        return earlier + sorted(self._work.glob(f"{_place(task, 'global')}-*.keys.npy"))
+        return earlier + sorted(self._work.glob(f"{_phase_folder(task, 'global')}-*.keys.npy"))
 
 
-class _Shared(NamedTuple):
+class _SharedPhase(NamedTuple):
     """A phase, and how it is divided."""
 
     task: PhaseTask
-    each: int
-    every: int
+    chains_per_shard: int
+    steps_per_part: int
     workers: int
 
 
-def _run_shard(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
-    task, first = shared.task, shard.number * shared.each
-    chosen, device = slice(first, first + shared.each), task.context.domain.device
+def _run_shard(shared: _SharedPhase, shard: ShardStore, note: PieceProgress) -> Stop:
+    task, first = shared.task, shard.number * shared.chains_per_shard
+    chosen, device = slice(first, first + shared.chains_per_shard), task.context.domain.device
     origin = torch.arange(len(task.starts), device=device) if task.origin is None else task.origin
     recording = PhaseRecording(
         shard.checkpoint,
-        interval=shared.every,
+        interval=shared.steps_per_part,
         resume=shard.resume(device),
         keep=False,
         first_chain=first,
@@ -239,12 +244,12 @@ def _run_shard(shared: _Shared, shard: ShardStore, note: PieceProgress) -> Stop:
     ).stop
 
 
-def _place(task: PhaseTask, name: str | None = None) -> str:
+def _phase_folder(task: PhaseTask, name: str | None = None) -> str:
     """Return the name of a phase among the shards; the phases of the control have other names."""
     return f"{'blind-' if task.context.blind else ''}{name or task.name}"
 
 
-def _folded(task: PhaseTask, parts: Iterable[Findings]) -> PhaseResult:
+def _fold_parts(task: PhaseTask, parts: Iterable[Findings]) -> PhaseResult:
     """Return the result of a phase from its parts; the findings of long searches are only counted."""
     domain, count, on_disk = task.context.domain, 0, None
     holds = task.name == "global" or (task.keep and len(task.starts) * task.budget.steps <= MAX_ROWS_IN_MEMORY)
@@ -268,7 +273,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 Longs = npt.NDArray[np.int64]
 
 
-def merged(
+def merge_parts(
     shards: Sequence[ShardStore], earlier: Sequence[Path | Tensor], work: Path, *, skip: int = 0
 ) -> Iterator[Checkpoint]:
     """Yield the parts of a phase whose shards are all finished, in order, without the first `skip`.
@@ -286,18 +291,18 @@ def merged(
     try:
         with writing(work):
             work.mkdir(parents=True)
-            repeats = _duplicate_mask([part for shard_parts in parts for part in shard_parts], earlier, work)
-        ends, seconds = _windows(parts), dict[str, float]()
+            repeats = _find_repeats([part for shard_parts in parts for part in shard_parts], earlier, work)
+        ends, seconds = _find_windows(parts), dict[str, float]()
         for number, (t, window) in enumerate(ends):
-            seconds |= {part.place.address: part.seconds for part in window}
+            seconds |= {part.folder.address: part.seconds for part in window}
             if number >= skip:
-                part = Checkpoint(t, {}, *_first_evaluations(window, repeats), sum(seconds.values()))
-                yield part if number < len(ends) - 1 else _last(part, [shard_parts[-1] for shard_parts in parts])
+                part = Checkpoint(t, {}, *_drop_repeats(window, repeats), sum(seconds.values()))
+                yield part if number < len(ends) - 1 else _add_chains(part, [shard_parts[-1] for shard_parts in parts])
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _windows(shards: Sequence[Sequence[ShardPart]]) -> list[tuple[int, list[ShardPart]]]:
+def _find_windows(shards: Sequence[Sequence[ShardPart]]) -> list[tuple[int, list[ShardPart]]]:
     """Return the parts between the steps at which all shards had a checkpoint or had ended, with the step at the end.
 
     The last window holds the parts that the shards wrote when they ended.
@@ -315,7 +320,7 @@ def _windows(shards: Sequence[Sequence[ShardPart]]) -> list[tuple[int, list[Shar
     return windows
 
 
-def _last(part: Checkpoint, ends: Sequence[ShardPart]) -> Checkpoint:
+def _add_chains(part: Checkpoint, ends: Sequence[ShardPart]) -> Checkpoint:
     """Return the last part with the chains of all shards, and the reason to stop."""
     stops, states = {shard.stop for shard in ends}, [shard.state() for shard in ends]
     order: tuple[Stop, ...] = ("seconds", "steps", "walkers")  # "walkers" only if no shard has any left
@@ -323,10 +328,13 @@ def _last(part: Checkpoint, ends: Sequence[ShardPart]) -> Checkpoint:
     return replace(part, state=state, stop=next(stop for stop in order if stop in stops))
 
 
-def _first_evaluations(parts: Sequence[ShardPart], repeats: npt.NDArray[np.uint8]) -> tuple[Findings, Tensor]:
+def _drop_repeats(parts: Sequence[ShardPart], repeats: npt.NDArray[np.uint8]) -> tuple[Findings, Tensor]:
     """Return the findings and log lines in parts without duplicates, in the order of the search."""
-    counting = [_counting(part, repeats) for part in parts]
-    lines, findings = torch.cat([own for own, _ in counting]), Findings.join([own for _, own in counting])
+    counting = [_count_part(part, repeats) for part in parts]
+    lines, findings = (
+        torch.cat([part_lines for part_lines, _ in counting]),
+        Findings.join([part_lines for _, part_lines in counting]),
+    )
     kind = kind_of(lines)
     by_order, missed = torch.argsort(lines[kind == FOUND, 1]), torch.argsort(lines[_is_missed(lines), 1])
     result = replace(
@@ -339,12 +347,12 @@ def _first_evaluations(parts: Sequence[ShardPart], repeats: npt.NDArray[np.uint8
     return result, lines[torch.argsort(lines[:, 1])]
 
 
-def _counting(part: ShardPart, repeats: npt.NDArray[np.uint8]) -> tuple[Tensor, Findings]:
+def _count_part(part: ShardPart, repeats: npt.NDArray[np.uint8]) -> tuple[Tensor, Findings]:
     """Return the log lines and findings of a part without duplicates."""
     lines, findings = part.lines(), part.findings()
     is_found, is_missed, number = kind_of(lines) == FOUND, _is_missed(lines), order_of(lines).numpy()
     if (len(lines), len(findings), len(findings.misses)) != (part.people, int(is_found.sum()), int(is_missed.sum())):
-        raise RunError(f"{part.place.address}: the files of checkpoint {part.number} do not belong together")
+        raise RunError(f"{part.folder.address}: the files of checkpoint {part.number} do not belong together")
     wins = torch.from_numpy((repeats[number >> 3] >> (number & 7)) & 1 == 0)
     return lines[wins], replace(findings[wins[is_found]], misses=findings.misses[wins[is_missed]])
 
@@ -355,7 +363,7 @@ def _is_missed(lines: Tensor) -> Tensor:
     return is_sampled_miss(keys_of(lines)) & ((kind == MISS) | (kind == DOUBTFUL))
 
 
-def _duplicate_mask(parts: Sequence[ShardPart], earlier: Sequence[Path | Tensor], work: Path) -> npt.NDArray[np.uint8]:
+def _find_repeats(parts: Sequence[ShardPart], earlier: Sequence[Path | Tensor], work: Path) -> npt.NDArray[np.uint8]:
     """Return a file with a bit for each evaluation, in the order of the search: whether it repeats an earlier one."""
     count = sum(part.people for part in parts)
     count += sum(item.stat().st_size // 16 if isinstance(item, Path) else len(item) for item in earlier)
@@ -365,22 +373,22 @@ def _duplicate_mask(parts: Sequence[ShardPart], earlier: Sequence[Path | Tensor]
         open_files = [stack.enter_context(name.open("wb")) for name in names]
         for item in earlier:
             keys = keys_of(load_array(item, 2)) if isinstance(item, Path) else item.cpu()
-            _spread(torch.stack([keys, torch.full_like(keys, _KNOWN)], 1).numpy(), open_files, bits)
+            _spread_lines(torch.stack([keys, torch.full_like(keys, _KNOWN)], 1).numpy(), open_files, bits)
         for part in parts:
             lines = part.lines()
             if len(lines) and int(lines[:, 1].min()) < 0:
-                raise RunError(f"{part.place.address}: the files of checkpoint {part.number} do not belong together")
+                raise RunError(f"{part.folder.address}: the files of checkpoint {part.number} do not belong together")
             last = max(last, int(order_of(lines).max()) if len(lines) else 0)
-            _spread(lines.numpy(), open_files, bits)
+            _spread_lines(lines.numpy(), open_files, bits)
     repeats = np.memmap(work / "lost", np.uint8, "w+", shape=(last // 8 + 1,))
     for name in names:
-        numbers = _duplicates(np.fromfile(name, np.int64).reshape(-1, 2))
+        numbers = _repeated_orders(np.fromfile(name, np.int64).reshape(-1, 2))
         name.unlink()
         np.bitwise_or.at(repeats, numbers >> 3, (1 << (numbers & 7)).astype(np.uint8))
     return repeats
 
 
-def _spread(lines: Longs, open_files: Sequence[BinaryIO], bits: int) -> None:
+def _spread_lines(lines: Longs, open_files: Sequence[BinaryIO], bits: int) -> None:
     """Distribute lines over files by a hash of their keys."""
     number = ((lines[:, 0].view(np.uint64) * _GOLDEN) >> np.uint64(64 - bits)).astype(np.uint16)
     order = np.argsort(number, kind="stable")
@@ -389,7 +397,7 @@ def _spread(lines: Longs, open_files: Sequence[BinaryIO], bits: int) -> None:
         file.write(file_lines.tobytes())
 
 
-def _duplicates(lines: Longs) -> Longs:
+def _repeated_orders(lines: Longs) -> Longs:
     """Return the order numbers of lines that repeat the key of an earlier one."""
     if len(lines) == 0:
         return lines[:, 1]

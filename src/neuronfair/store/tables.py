@@ -19,7 +19,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError, RunError, one_line
 from neuronfair.limits import check_size, read_bytes
-from neuronfair.sandbox import Unreadable, read_sandboxed
+from neuronfair.sandbox import UnreadableError, read_sandboxed
 from neuronfair.sandbox.readers import parquet_table
 from neuronfair.searches.findings import Findings
 
@@ -28,10 +28,10 @@ _KEY = b"neuronfair"
 
 @dataclass(frozen=True)
 class Texts:
-    """A column of texts: the distinct ones, and the place of each row's text among them."""
+    """A column of texts: the distinct ones, and the index of each row's text among them."""
 
-    known: list[str]
-    places: npt.NDArray[np.int64]
+    distinct: list[str]
+    indices: npt.NDArray[np.int64]
 
 
 def write_columns(path: Path, columns: Mapping[str, npt.NDArray[np.int32] | list[str]], note: str) -> None:
@@ -46,10 +46,10 @@ def read_columns(path: Path) -> tuple[dict[str, npt.NDArray[np.int32] | Texts], 
     try:
         table = read_parquet(path)
         note = (table.schema.metadata or {}).get(_KEY, b"").decode()
-        return {name: _column(name, table[name]) for name in table.column_names}, note
+        return {name: _read_column(name, table[name]) for name in table.column_names}, note
     except OSError as error:  # pyarrow's errors of reading are of this kind, too
         raise RunError(f"{path}: {error.strerror or one_line(error)}") from None
-    except (pa.ArrowException, Unreadable, ValueError, KeyError, OverflowError) as error:
+    except (pa.ArrowException, UnreadableError, ValueError, KeyError, OverflowError) as error:
         raise RunError(f"{path}: cannot be read as Parquet: {one_line(error)}") from None
 
 
@@ -66,7 +66,7 @@ def read_parquet(path: Path) -> pa.Table:
     return parquet_table(content)
 
 
-def _column(name: str, column: pa.ChunkedArray) -> npt.NDArray[np.int32] | Texts:
+def _read_column(name: str, column: pa.ChunkedArray) -> npt.NDArray[np.int32] | Texts:
     if column.null_count:
         raise ValueError(f"a cell of '{name}' is empty")
     kind = column.type
@@ -75,12 +75,12 @@ def _column(name: str, column: pa.ChunkedArray) -> npt.NDArray[np.int32] | Texts
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if kind != pa.string():
         raise ValueError(f"column '{name}' holds {kind}, and whole numbers or texts were expected")
-    encoded = _encoded(column)
+    encoded = _encode(column)
     indices = encoded.indices.cast("int64").to_numpy()
     return Texts(encoded.dictionary.to_pylist(), np.asarray(indices))
 
 
-def _encoded(column: pa.ChunkedArray) -> Any:
+def _encode(column: pa.ChunkedArray) -> Any:
     """Return a column as one array with a dictionary."""
     column = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     combined = column.unify_dictionaries().combine_chunks()
@@ -95,7 +95,7 @@ SCORE, TWIN_SCORE = "score_{}", "twin_score_{}"
 def write_findings(path: Path, findings: Findings, domain: TableDomain) -> None:
     """Write findings to a Parquet file, one column per attribute with its labels or numbers."""
     packed, twins = findings.packed.cpu(), findings.twin_values.cpu()
-    ours = _columns(domain, findings.scores.shape[1])
+    ours = _column_names(domain, findings.scores.shape[1])
     columns: dict[str, pa.Array] = {
         ours[ORIGIN]: pa.array(findings.origin.cpu().numpy()),
         ours[STEP]: pa.array(findings.step.cpu().numpy()),
@@ -117,29 +117,29 @@ def write_findings(path: Path, findings: Findings, domain: TableDomain) -> None:
 
 def read_findings(path: Path, domain: TableDomain, outputs: int) -> Findings:
     """Read findings from a Parquet file."""
-    ours = _columns(domain, outputs)
+    ours = _column_names(domain, outputs)
     try:
         table = read_parquet(path)
-        packed = torch.stack([_codes(a, table[a.name]) for a in domain.attributes], 1).to(domain.compact)
-        twins = [_codes(domain.attributes[c], table[ours[TWIN, c]]) for c in domain.twin_columns]
+        packed = torch.stack([_read_codes(a, table[a.name]) for a in domain.attributes], 1).to(domain.compact)
+        twins = [_read_codes(domain.attributes[c], table[ours[TWIN, c]]) for c in domain.twin_columns]
         return Findings(
             packed=packed.to(domain.device),
             twin_values=torch.stack(twins, 1).to(domain.device),
-            scores=_scores(table, [ours[SCORE, i] for i in range(outputs)]).to(domain.device),
-            twin_scores=_scores(table, [ours[TWIN_SCORE, i] for i in range(outputs)]).to(domain.device),
+            scores=_read_scores(table, [ours[SCORE, i] for i in range(outputs)]).to(domain.device),
+            twin_scores=_read_scores(table, [ours[TWIN_SCORE, i] for i in range(outputs)]).to(domain.device),
             origin=torch.from_numpy(table[ours[ORIGIN]].to_numpy().copy()).to(domain.device),
             step=torch.from_numpy(table[ours[STEP]].to_numpy().copy()).to(domain.device),
             misses=packed[:0].to(domain.device),
-            plausibility=_plausibility(table, ours[PLAUSIBILITY]).to(domain.device),
+            plausibility=_read_plausibility(table, ours[PLAUSIBILITY]).to(domain.device),
         )
-    except (pa.ArrowException, Unreadable, OSError, KeyError, ValueError, TypeError, DomainError) as error:
+    except (pa.ArrowException, UnreadableError, OSError, KeyError, ValueError, TypeError, DomainError) as error:
         reason = " ".join(str(error).split())[:200]
         raise RunError(
             f"{path}: damaged or not a findings file ({reason}). The other parts of the run are untouched"
         ) from None
 
 
-def _columns(domain: TableDomain, outputs: int) -> dict[str | tuple[str, int], str]:
+def _column_names(domain: TableDomain, outputs: int) -> dict[str | tuple[str, int], str]:
     """Return the names of the columns that are no attributes; underscores are appended until a name is unique."""
     column_names: dict[str | tuple[str, int], str] = {ORIGIN: ORIGIN, STEP: STEP}
     column_names |= {(TWIN, column): TWIN.format(domain.names[column]) for column in domain.twin_columns}
@@ -159,7 +159,7 @@ def values(attribute: Attribute, codes: Tensor) -> pa.Array:
     if attribute.values:
         return pa.DictionaryArray.from_arrays(pa.array(codes.to(torch.int32).numpy()), pa.array(list(attribute.values)))
     # Twelve digits, as in Attribute.value: the number as people write it.
-    distinct, inverse = _distinct(codes.numpy())
+    distinct, inverse = _find_distinct(codes.numpy())
     # One type for all parts of a run, as readers of several files expect.
     is_whole = all(float(number).is_integer() for number in (attribute.low, attribute.step))
     empty = distinct == attribute.empty
@@ -169,7 +169,7 @@ def values(attribute: Attribute, codes: Tensor) -> pa.Array:
     return pa.array(numbers[inverse], mask=empty[inverse] if attribute.empty is not None else None)
 
 
-def _distinct(codes: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _find_distinct(codes: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the distinct codes, in order, and the place of each code among them."""
     low, high = (int(codes.min()), int(codes.max())) if len(codes) else (0, 0)
     if high - low > len(codes):  # sorting is cheaper than counting
@@ -179,10 +179,10 @@ def _distinct(codes: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.int64
     return np.flatnonzero(is_present) + low, (np.cumsum(is_present) - 1)[positions]
 
 
-def _codes(attribute: Attribute, column: pa.ChunkedArray) -> Tensor:
+def _read_codes(attribute: Attribute, column: pa.ChunkedArray) -> Tensor:
     if column.null_count and attribute.empty is None:
         raise ValueError(f"a cell of '{attribute.name}' is empty")
-    encoded = _encoded(column)
+    encoded = _encode(column)
     cells = encoded.dictionary.to_pylist()
     if attribute.values:  # exact labels, unlike cells of a user's table, which are stripped
         code_by_label = {label: code for code, label in enumerate(attribute.values)}
@@ -195,11 +195,11 @@ def _codes(attribute: Attribute, column: pa.ChunkedArray) -> Tensor:
     return torch.from_numpy(codes[indices])
 
 
-def _plausibility(table: pa.Table, name: str) -> Tensor:
+def _read_plausibility(table: pa.Table, name: str) -> Tensor:
     if name not in table.column_names:  # in older runs
         return torch.full((len(table),), torch.nan)
     return torch.from_numpy(table[name].to_numpy().astype(np.float32))
 
 
-def _scores(table: pa.Table, names: list[str]) -> Tensor:
+def _read_scores(table: pa.Table, names: list[str]) -> Tensor:
     return torch.from_numpy(np.stack([table[name].to_numpy() for name in names], 1))

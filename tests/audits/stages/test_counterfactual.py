@@ -189,7 +189,7 @@ def test_ctrl_c_keeps_what_is_there(compared, monkeypatch):
 def test_ctrl_c_in_a_search_keeps_what_other_processes_have_finished(compared, copied, monkeypatch, error):
     begun: list[Tasks] = []
     monkeypatch.setattr(Tasks, "__enter__", lambda tasks: begun.append(tasks) or tasks)
-    monkeypatch.setattr(run_stage, "usable_cores", lambda: 3)
+    monkeypatch.setattr(run_stage, "count_usable_cores", lambda: 3)
 
     def stop(*_, **__):
         for pipe in begun[-1]._forks.values():

@@ -46,7 +46,7 @@ from neuronfair.proof.records import EvaluatedRecords, ProofRecords, check_again
 from neuronfair.proof.session import certify
 from neuronfair.scale.tasks import Tasks
 from neuronfair.searches.config import SearchConfig
-from neuronfair.store.ledger import portable_source
+from neuronfair.store.ledger import make_portable
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ class AttributeChoices:
         origin = self.origin
         return RunFolder(
             path=self.folder / make_folder_name(sensitive),
-            model=f"../../{WEIGHTS}" if origin.trained_here else portable_source(opened_model.source),
+            model=f"../../{WEIGHTS}" if origin.trained_here else make_portable(opened_model.source),
             weights=opened_model.fingerprint,
             extra_weights=None if origin.weights is None else str(origin.weights.absolute()),
             replay=list_replay_options(opened_model, origin),
@@ -330,7 +330,7 @@ class _SideStages:
 
     def report_finished(self, tasks: Tasks) -> None:
         """Report what is finished after Ctrl-C: the counterfactual test, and the proof as far as it is."""
-        if tasks.forked and all(map(tasks.done, self._tables)):
+        if tasks.forked and all(map(tasks.is_done, self._tables)):
             self.report_counterfactuals(tasks)
         self.report_proof(tasks)
 
@@ -342,7 +342,7 @@ class _SideStages:
 
     def report_proof(self, tasks: Tasks) -> None:
         """Report the proof, if there is one by now."""
-        if self.proof is not None and tasks.done(0):
+        if self.proof is not None and tasks.is_done(0):
             self.clock.add({"proof": tasks.seconds([0])})
             with self.clock.of("proof"):
                 self.proof.report(self.audit, *tasks.results([0]))

@@ -141,6 +141,6 @@ def _scores_change(model: Model, domain: TableDomain, rows: Tensor) -> bool:
     for part in torch.split(rows, max(1, model.encoding.rows_per_pass // (len(alternatives) + 1))):
         scores = model.scores(part)
         for values in alternatives:  # one after the other: rows in another place of a batch may be rounded otherwise
-            if not torch.equal(scores, model.scores(domain.combinations.ahead(part, values[None])[:, 0])):
+            if not torch.equal(scores, model.scores(domain.combinations.rows_at_offsets(part, values[None])[:, 0])):
                 return True
     return False

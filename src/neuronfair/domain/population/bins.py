@@ -199,7 +199,7 @@ class Coupling:
         `u` are the quantiles of the records among those with the same value, in [0, 1); without them every record is
         typical.
         """
-        move = self._ranked if self.ordered else self._kept
+        move = self._transport_numbers if self.ordered else self._transport_labels
         return move(codes, old, new, u)
 
     def rank(self, codes: Tensor, at: float) -> Tensor:
@@ -211,7 +211,7 @@ class Coupling:
         """Return the codes at ranks of the first distribution."""
         return self._at_rank(torch.zeros_like(rank, dtype=torch.int64), rank)
 
-    def _kept(self, codes: Tensor, old: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
+    def _transport_labels(self, codes: Tensor, old: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
         bins = self.bins.bins_of(codes)
         leaves, at = _find_leavers(_take_cells(self.chances, old, bins), _take_cells(self.chances, new, bins), u)
         leaves = leaves.nonzero()[:, 0]
@@ -223,7 +223,7 @@ class Coupling:
         at = torch.full_like(target, MIDDLE, dtype=torch.float64) if u is None else at
         return codes.index_copy(0, leaves, self.bins.code_at(target, at))
 
-    def _ranked(self, codes: Tensor, old: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
+    def _transport_numbers(self, codes: Tensor, old: Tensor, new: Tensor, u: Tensor | None) -> Tensor:
         bins = self.bins.bins_of(codes)
         if self.empty is None:
             at = torch.full_like(codes, MIDDLE, dtype=torch.float64) if u is None else u

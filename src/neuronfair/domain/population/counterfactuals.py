@@ -57,7 +57,7 @@ class CounterfactualTwins:
         of a different prime for each column), so that a few draws give nearly the mean of all.
         """
         numbers, offsets = Draws(0, "counterparts"), domain.combinations.others
-        parts = [self._own_group(domain, part) for part in torch.split(rows, _batch_size(offsets))]
+        parts = [self._find_distributions(domain, part) for part in torch.split(rows, _batch_size(offsets))]
         keys = weigh_columns([attribute.size for attribute in domain.attributes]).to(rows.device)
         steps = torch.tensor(_find_primes(len(domain.attributes)), dtype=torch.float64, device=rows.device).sqrt()
         draws_at_once = max(1, _batch_size(offsets) // max(1, len(rows)))  # draws, of a table of few records
@@ -67,7 +67,9 @@ class CounterfactualTwins:
                 person = (records.codes * keys).sum(1)
                 first = numbers.uniform(0, person, len(domain.attributes), use="place")
                 u = [(first + t * steps) % 1 for t in draw_numbers]
-                twin_parts.append(self._transported(domain, records.repeated(len(draw_numbers)), offsets, torch.cat(u)))
+                twin_parts.append(
+                    self._transport_records(domain, records.repeated(len(draw_numbers)), offsets, torch.cat(u))
+                )
             twin_rows = _join_twins(twin_parts)
             size = (len(draw_numbers), len(rows), len(offsets))
             for twins, valid in zip(twin_rows.rows.view(*size, rows.shape[1]), twin_rows.valid.view(size), strict=True):
@@ -80,9 +82,9 @@ class CounterfactualTwins:
         the typical ones, in the middle.
         """
         return _join_twins(
-            self._transported(
+            self._transport_records(
                 domain,
-                self._own_group(domain, rows[part]),
+                self._find_distributions(domain, rows[part]),
                 offsets if offsets.ndim == 1 else offsets[part],
                 None if u is None else u[part],
             )
@@ -94,9 +96,9 @@ class CounterfactualTwins:
         groups, latent = self.groups.to(device), to_device(self.latent, device)
         return replace(self, population=self.population.to(device), groups=groups, latent=latent)
 
-    def _transported(self, domain: TableDomain, records: _Records, offsets: Tensor, u: Tensor | None) -> TwinRows:
+    def _transport_records(self, domain: TableDomain, records: _Records, offsets: Tensor, u: Tensor | None) -> TwinRows:
         population, combinations = self.population, domain.combinations
-        goals = combinations.ahead(records.codes, offsets)
+        goals = combinations.rows_at_offsets(records.codes, offsets)
         modelled = self.groups[combinations.number(goals)] & self.groups[combinations.number(records.codes)][:, None]
         codes = goals.flatten(0, 1)
         record_of = torch.arange(len(goals), device=codes.device).repeat_interleave(goals.shape[1])
@@ -112,7 +114,7 @@ class CounterfactualTwins:
         exists = modelled.flatten()
         for column in population.order:
             if column in self.moving:
-                move = self._moved_by_shift if column in self.latent.shifts else self._moved_by_coupling
+                move = self._move_by_shift if column in self.latent.shifts else self._move_by_coupling
                 movers, new_codes = move(column, records, progress)
                 codes[movers, column] = new_codes
                 bins[column, movers] = population.bins[column].bins_of(new_codes)
@@ -123,7 +125,7 @@ class CounterfactualTwins:
             exists = exists & population.advance(column, bins, progress.states)
         return TwinRows(codes.view(goals.shape), exists.view(modelled.shape))
 
-    def _moved_by_coupling(self, column: int, records: _Records, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
+    def _move_by_coupling(self, column: int, records: _Records, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
         """Return the twins whose distribution of a column differs from their record's, and their new values."""
         new = self._cells(column, progress.bins, progress.states)
         old = take_rows(records.cells[column], progress.record_of)
@@ -135,7 +137,7 @@ class CounterfactualTwins:
         )
         return movers, transported
 
-    def _moved_by_shift(self, column: int, records: _Records, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
+    def _move_by_shift(self, column: int, records: _Records, progress: _TwinsInProgress) -> tuple[Tensor, Tensor]:
         """Return the twins whose expected score or residuals of a column differ, and their new values."""
         shift, latent = self.latent.shifts[column], self.latent
         mean = shift.mean(progress.group, progress.scores, progress.bins)
@@ -149,7 +151,7 @@ class CounterfactualTwins:
         residual = latent.transport_residuals(column, residual, old[movers], new[movers])
         return movers, latent.code(column, mean[movers] + spread[movers] * residual)
 
-    def _own_group(self, domain: TableDomain, rows: Tensor) -> _Records:
+    def _find_distributions(self, domain: TableDomain, rows: Tensor) -> _Records:
         """Return the records with the distributions that all draws of their twins share."""
         records = domain.clip(rows)
         bins = torch.cat([self.population.binned(records)[0], records.new_zeros(1, len(records))])

@@ -53,7 +53,7 @@ class GroupShift:
     labels: Mapping[int, Tensor]  # effects of the bins of nominal columns
     spread: Tensor  # (groups,)
     cuts: Tensor  # of the expected score, for the tree of the residuals
-    rest: Bins  # of the residuals
+    residual_bins: Bins  # of the residuals
 
     def mean(self, group: Tensor, scores: Tensor, bins: Tensor) -> Tensor:
         """Return the expected score of rows: their groups (n,), scores (d, n) and bins of nominal columns (d, n)."""
@@ -137,7 +137,7 @@ class Latent:
 
     @cached_property
     def _couplings(self) -> dict[int, Coupling]:
-        return {c: Coupling(shift.rest, True, None, self.trees.table(c)) for c, shift in self.shifts.items()}
+        return {c: Coupling(shift.residual_bins, True, None, self.trees.table(c)) for c, shift in self.shifts.items()}
 
 
 def fit_scale(bins: Bins, bins_of_records: Numbers) -> Coupling:

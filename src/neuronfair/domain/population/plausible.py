@@ -34,7 +34,7 @@ class PlausibleDomain(TableDomain):
     """
 
     population: PopulationModel = field(compare=False, repr=False)
-    least: float
+    threshold: float
     records: Tensor = field(compare=False, repr=False)  # rows of the table that are plausible
 
     @property
@@ -53,7 +53,7 @@ class PlausibleDomain(TableDomain):
         accepted = super().valid(rows)
         chosen = accepted.nonzero()[:, 0]
         for part in torch.split(chosen, max(1, BATCH_CELLS // rows.shape[1])):
-            accepted[part] = self.population.plausibility(rows[part]) >= self.least
+            accepted[part] = self.population.plausibility(rows[part]) >= self.threshold
         return accepted
 
     def move(self, rows: Tensor, codes: Tensor) -> Tensor:
@@ -90,8 +90,8 @@ class PlausibleDomain(TableDomain):
         plausible_rows = rows[self.valid(rows)]
         if len(plausible_rows) == 0 < len(rows):
             raise NeuronFairError(
-                f"{self.name}: none of the {len(rows):,} rows to start from has a plausibility of {self.least:g} or "
-                "more. Start from others, or ask for less"
+                f"{self.name}: none of the {len(rows):,} rows to start from has a plausibility of {self.threshold:g} "
+                "or more. Start from others, or ask for less"
             )
         return plausible_rows
 
@@ -118,20 +118,20 @@ class PlausibleDomain(TableDomain):
         return rows
 
 
-def keep_plausible(domain: TableDomain, population: PopulationModel, least: float, rows: Tensor) -> PlausibleDomain:
+def keep_plausible(domain: TableDomain, population: PopulationModel, threshold: float, rows: Tensor) -> PlausibleDomain:
     """Return a domain with only the records whose likelihood percentile is `least` or more.
 
     A table with hardly any such record is an error.
     """
     settings = {part.name: getattr(domain, part.name) for part in fields(domain)}
-    unfiltered = PlausibleDomain(**settings, population=population, least=least, records=rows)
+    unfiltered = PlausibleDomain(**settings, population=population, threshold=threshold, records=rows)
     records = rows[unfiltered.valid(rows)]
     if len(records) < MIN_PLAUSIBLE_ROWS:
         raise NeuronFairError(
-            f"{domain.name}: {len(records):,} of {len(rows):,} rows of the table have a plausibility of {least:g} or "
-            f"more, and {MIN_PLAUSIBLE_ROWS} are needed. Ask for less, or take a population that is like the table"
+            f"{domain.name}: {len(records):,} of {len(rows):,} rows of the table have a plausibility of {threshold:g} "
+            f"or more, and {MIN_PLAUSIBLE_ROWS} are needed. Ask for less, or take a population that is like the table"
         )
-    return PlausibleDomain(**settings, population=population, least=least, records=records)
+    return PlausibleDomain(**settings, population=population, threshold=threshold, records=records)
 
 
 @dataclass(frozen=True)

@@ -202,13 +202,15 @@ def _pack_latent(latent: Latent) -> dict[str, Tensor]:
     shifts, scales = latent.shifts, latent.scales
     parts = {f"trees.{name}": part for name, part in zip(_TREE_PARTS, _tensors(latent.trees), strict=True)}
     for number, name in enumerate(_BIN_PARTS):
-        parts[f"rest.{name}"] = _join([_tensors(shift.rest)[number] for shift in shifts.values()], name == "chance")
+        parts[f"rest.{name}"] = _join(
+            [_tensors(shift.residual_bins)[number] for shift in shifts.values()], name == "chance"
+        )
     for name in ("level", "slopes", "spread", "cuts"):
         parts[name] = _join([getattr(shift, name) for shift in shifts.values()], True)
     labels = [(column, other, table) for column, shift in shifts.items() for other, table in shift.labels.items()]
     parts |= {
         "columns": torch.tensor(list(shifts), dtype=torch.int64),
-        "runs": torch.tensor([len(shift.rest.starts) for shift in shifts.values()], dtype=torch.int64),
+        "runs": torch.tensor([len(shift.residual_bins.starts) for shift in shifts.values()], dtype=torch.int64),
         "scales": torch.tensor(list(scales), dtype=torch.int64),
         "pooled": _join([shift.chances for shift in scales.values()], True),
         "labelled": torch.tensor([[column, other] for column, other, _ in labels], dtype=torch.int64).flatten(),
@@ -247,7 +249,7 @@ def _read_latent(data: dict[str, Tensor], population: TablePopulation, groups: i
     for i, column in enumerate(columns):
         shift_parts = {name: part[i].contiguous() for name, part in stacked.items()}
         labels = {other: table for (of, other), table in zip(pairs, tables, strict=True) if of == column}
-        shifts[column] = GroupShift(labels=labels, rest=residual_bins[i], **shift_parts)
+        shifts[column] = GroupShift(labels=labels, residual_bins=residual_bins[i], **shift_parts)
     scales = {c: Coupling(bins[c], True, None, chances[None]) for c, chances in zip(scaled, pooled, strict=True)}
     if any(set(shift.parents) - {*scales, *shift.labels} or column not in scales for column, shift in shifts.items()):
         raise ValueError("a column shifts that has no scale")

@@ -104,7 +104,7 @@ def infer_column(name: str, column: Cells, decimals: Sequence[str], *, keep: boo
             beyond = (numbers.values < low) | (numbers.values > high)
             share = f"{counts[beyond].sum():,} of {counts.sum():,} cells"
             remarks.append(f"{share} are outside {low:.12g} to {high:.12g}; generated records stay within")
-        if numbers.whole and MIN_UNIQUE_CELLS < len(texts) >= UNIQUE_SHARE * counts.sum():
+        if numbers.is_whole and MIN_UNIQUE_CELLS < len(texts) >= UNIQUE_SHARE * counts.sum():
             remarks.append("almost every cell is different: leave it out if it only numbers people")
     return ColumnEntry(name, parts, comment, remarks)
 
@@ -153,7 +153,7 @@ class _NumberColumn:
             return None
         if decimals[0] == ".":
             with suppress(ValueError):
-                return cls._measured(np.array([plain_float(text) for text in texts]), ".", None)
+                return cls._from_values(np.array([plain_float(text) for text in texts]), ".", None)
         units = {sign for sign in _UNITS if any(sign in text for text in texts)}
         if len(units) > 1 or ("%" in units and not all("%" in text for text in texts)):
             return None
@@ -161,11 +161,11 @@ class _NumberColumn:
             numbers = [parse_number(text, decimal) for text in texts]
             if None not in numbers:
                 examples = (text for text, value in zip(texts, numbers, strict=True) if not _is_plain(text, value))
-                return cls._measured(np.array(numbers, dtype=np.float64), decimal, next(examples, None))
+                return cls._from_values(np.array(numbers, dtype=np.float64), decimal, next(examples, None))
         return None
 
     @classmethod
-    def _measured(cls, values: Floats, decimal: str, example: str | None) -> _NumberColumn | None:
+    def _from_values(cls, values: Floats, decimal: str, example: str | None) -> _NumberColumn | None:
         sizes = np.abs(values[values != 0])
         sound = bool(((sizes > 1 / MAX_NUMBER) & (sizes < MAX_NUMBER)).all())
         return cls(values, decimal, example) if sound else None
@@ -175,7 +175,7 @@ class _NumberColumn:
         return float(self.values.min())
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         return bool((self.values == np.round(self.values)).all())
 
     @property
@@ -216,7 +216,7 @@ def _identifier_reason(name: str, rows: int, texts: Sequence[str], numbers: _Num
     unlikely = expected >= MIN_TIES and rows - len(texts) <= expected / MIN_TIES
     steps = np.diff(numbers.values)  # from row to row, if every cell is different
     rising = len(texts) == rows and bool((steps > 0).all()) and float(steps.min()) == 1
-    if numbers.whole and (unlikely or rising or _IDENTIFIER_NAME.search(name)):
+    if numbers.is_whole and (unlikely or rising or _IDENTIFIER_NAME.search(name)):
         return f"an identifier: {description}"
     return None
 

@@ -66,7 +66,7 @@ class RuleProposal:
             return False
         return any(differing == {*proposal.names} and len(proposal.rules) > 1 for proposal in proposals)
 
-    def taken(self, take: TakeRules) -> bool:
+    def is_adopted(self, take: TakeRules) -> bool:
         """Return whether these rules are adopted."""
         return take == "all" or (not self.ties and (take == "free" or self.copy))
 
@@ -76,8 +76,8 @@ class CodedColumn:
     """An attribute in the sampled rows: the codes that occur, ascending, and the position of each row's code there."""
 
     attribute: Attribute
-    seen: Counts
-    places: Counts
+    codes: Counts
+    indices: Counts
 
     @property
     def is_number(self) -> bool:
@@ -85,9 +85,9 @@ class CodedColumn:
         return not self.attribute.values
 
     @property
-    def few(self) -> bool:
+    def has_few_values(self) -> bool:
         """Whether its values can be compared one by one."""
-        return 2 <= len(self.seen) <= MAX_LEVELS
+        return 2 <= len(self.codes) <= MAX_LEVELS
 
     @cached_property
     def views(self) -> list[tuple[list[Mask], Counts]]:
@@ -97,32 +97,32 @@ class CodedColumn:
         below it, the number itself and those above it, unless it is the value of empty cells.
         """
         all_codes = np.arange(self.attribute.size)
-        views = [([all_codes == code for code in self.seen], self.places)] if self.few else []
-        often = int(np.bincount(self.places).argmax())
-        filled = self.attribute.missing is not None and self.attribute.codes([""])[0] == self.seen[often]
-        if self.is_number and len(self.seen) > 2 and not filled and (self.places == often).mean() >= 0.5:
-            sides, groups = np.unique(np.sign(self.places - often), return_inverse=True)
-            side = np.where(all_codes == self.attribute.empty, 2, np.sign(all_codes - self.seen[often]))
+        views = [([all_codes == code for code in self.codes], self.indices)] if self.has_few_values else []
+        often = int(np.bincount(self.indices).argmax())
+        filled = self.attribute.missing is not None and self.attribute.codes([""])[0] == self.codes[often]
+        if self.is_number and len(self.codes) > 2 and not filled and (self.indices == often).mean() >= 0.5:
+            sides, groups = np.unique(np.sign(self.indices - often), return_inverse=True)
+            side = np.where(all_codes == self.attribute.empty, 2, np.sign(all_codes - self.codes[often]))
             views.append(([side == value for value in sides], groups))
         return views
 
-    def owned(self, chosen: Mask) -> Mask:
+    def claim_codes(self, is_chosen: Mask) -> Mask:
         """Return the codes of a class of the values that occur; of a range of numbers, all up to the next class.
 
         A number between two classes that does not occur may go with both.
         """
         mask = np.zeros(self.attribute.size, dtype=np.bool_)
-        codes, others = self.seen[chosen], self.seen[~chosen]
-        mask[codes] = True
-        below, above = others[others < codes[0]], others[others > codes[-1]]
-        if self.is_number and len(below) + len(above) == len(others) and self.attribute.empty not in codes:
+        class_codes, other_codes = self.codes[is_chosen], self.codes[~is_chosen]
+        mask[class_codes] = True
+        below, above = other_codes[other_codes < class_codes[0]], other_codes[other_codes > class_codes[-1]]
+        if self.is_number and len(below) + len(above) == len(other_codes) and self.attribute.empty not in class_codes:
             mask[below[-1] + 1 if len(below) else 0 : above[0] if len(above) else self.attribute.grid_size] = True
         return mask
 
 
 def find_dependencies(columns: Sequence[CodedColumn]) -> list[RuleProposal]:
     """Return the rules between all pairs of columns, not yet counted in the whole table."""
-    columns = [c for c in columns if len(c.seen) > 1 and c.attribute.size <= MAX_SIZE]
+    columns = [c for c in columns if len(c.codes) > 1 and c.attribute.size <= MAX_SIZE]
     groups = sum(len(groups) for c in columns for groups, _ in c.views)
     tests = max(1, groups**2 // 2)
     proposals = list[RuleProposal]()
@@ -135,42 +135,46 @@ def find_dependencies(columns: Sequence[CodedColumn]) -> list[RuleProposal]:
     return proposals
 
 
-def _find_function(a: CodedColumn, b: CodedColumn, tried: int) -> RuleProposal | None:
+def _find_function(a: CodedColumn, b: CodedColumn, tests: int) -> RuleProposal | None:
     """Return the rules by which column a determines column b: for each value of b, the values of a."""
-    k, n = len(b.seen), len(a.places)
-    if not b.few or len(a.seen) < k:
+    records, is_copy = len(a.indices), len(a.codes) == len(b.codes)
+    if not b.has_few_values or len(a.codes) < len(b.codes):
         return None
-    table = _cross_tabulate(a.places, b.places, len(a.seen), k)
-    wrong = 1 - float(table.sum(0).max()) / n  # error of predicting the largest class for all
-    # For a column of numbers, classes are ranges, so that fewer functions are possible.
-    assignments = [_assign_by_order(table)] if a.is_number else []
-    assignments += [_assign_by_value(table)] if not a.is_number or len(a.seen) <= MAX_VALUES else []
-    for owns, functions in (assignment for assignment in assignments if assignment is not None):
-        broken = np.where(owns, 0, table)
-        exceptions = int(broken.sum())
-        share = exceptions / n
-        if share > min(MAX_EXCEPTIONS, MAX_EXPECTED_SHARE * wrong) or wrong < MIN_CHANCE_EXCLUDED:
+    table = _cross_tabulate(a.indices, b.indices, len(a.codes), len(b.codes))
+    error = 1 - float(table.sum(0).max()) / records  # of predicting the largest class for all
+    for owns, log_functions in _list_assignments(a, table):
+        exceptions = int(np.where(owns, 0, table).sum())
+        share = exceptions / records
+        if share > min(MAX_EXCEPTIONS, MAX_EXPECTED_SHARE * error) or error < MIN_CHANCE_EXCLUDED:
             continue
         # Chernoff's bound of the probability of so few exceptions, as a logarithm.
-        fewer = -n * float(rel_entr(share, wrong) + rel_entr(1 - share, 1 - wrong))
-        if fewer + functions + math.log(tried / MAX_CHANCE) > 0:
+        log_chance = -records * float(rel_entr(share, error) + rel_entr(1 - share, 1 - error))
+        if log_chance + log_functions + math.log(tests / MAX_CHANCE) > 0:
             continue
-        sound = (broken.sum(0) <= 10 * MAX_EXCEPTIONS * table.sum(0)) & (table.sum(0) >= MIN_KNOWN_RECORDS)
-        rules = [
-            make_rule(b.attribute, b.views[0][0][c], a.attribute, ~a.owned(owns[:, c]))
-            for c in range(k)
-            if sound[c] and not owns[:, c].all()
-        ]
-        if rules and None not in rules:
-            verb = "and {} fix one another" if len(a.seen) == k else "fixes {}"
-            return RuleProposal(
-                f"{shorten(a.attribute.name)} {verb.format(shorten(b.attribute.name))}",
-                tuple(r for r in rules if r is not None),
-                wrong * n,
-                determines=True,
-                copy=exceptions == 0 and len(a.seen) == k == len(rules),
-            )
+        if rules := _make_function_rules(a, b, table, owns):
+            verb = "and {} fix one another" if is_copy else "fixes {}"
+            title = f"{shorten(a.attribute.name)} {verb.format(shorten(b.attribute.name))}"
+            copy = exceptions == 0 and is_copy and len(rules) == len(b.codes)
+            return RuleProposal(title, rules, error * records, determines=True, copy=copy)
     return None
+
+
+def _make_function_rules(a: CodedColumn, b: CodedColumn, table: Counts, owns: Mask) -> tuple[Rule, ...]:
+    """Return a rule for each value of b with few exceptions; none where one of these rules is too long."""
+    records, exceptions = table.sum(0), np.where(owns, 0, table).sum(0)
+    is_sound = (exceptions <= 10 * MAX_EXCEPTIONS * records) & (records >= MIN_KNOWN_RECORDS) & ~owns.all(0)
+    values = b.views[0][0]
+    rules = [
+        make_rule(b.attribute, values[c], a.attribute, ~a.claim_codes(owns[:, c])) for c in np.flatnonzero(is_sound)
+    ]
+    return () if None in rules else tuple(rule for rule in rules if rule is not None)
+
+
+def _list_assignments(column: CodedColumn, table: Counts) -> list[tuple[Mask, float]]:
+    """Return the ways to assign a column's values to classes; classes of numbers are ranges: these are fewer ways."""
+    by_order = _assign_by_order(table) if column.is_number else None
+    by_value = [] if column.is_number and len(column.codes) > MAX_VALUES else [_assign_by_value(table)]
+    return by_value if by_order is None else [by_order, *by_value]
 
 
 def _assign_by_order(table: Counts) -> tuple[Mask, float] | None:
@@ -256,10 +260,10 @@ def _make_exclusion_rules(
 
 def _find_ranges(a: CodedColumn, b: CodedColumn, tests: int) -> Iterator[RuleProposal]:
     """Yield rules that records with a value of b have numbers of column a within a range."""
-    if not (a.is_number and not a.few and b.few) or a.attribute.empty in a.seen:
+    if not (a.is_number and not a.has_few_values and b.has_few_values) or a.attribute.empty in a.codes:
         return
-    table = _cross_tabulate(a.places, b.places, len(a.seen), len(b.seen))
-    upto = np.concatenate([[0.0], table.sum(1).cumsum() / len(a.places)])
+    table = _cross_tabulate(a.indices, b.indices, len(a.codes), len(b.codes))
+    upto = np.concatenate([[0.0], table.sum(1).cumsum() / len(a.indices)])
     first, last = (table > 0).argmax(0), len(table) - 1 - (table[::-1] > 0).argmax(0)
     below, above = upto[first], 1 - upto[last + 1]
     expected = table.sum(0) * (
@@ -268,8 +272,8 @@ def _find_ranges(a: CodedColumn, b: CodedColumn, tests: int) -> Iterator[RulePro
     is_significant = (table.sum(0) >= MIN_RECORDS) & (pdtr(0, expected) * tests * len(table) ** 2 <= MAX_CHANCE)
     for index in np.flatnonzero(is_significant):
         outside = np.zeros(a.attribute.size, dtype=np.bool_)
-        outside[: a.seen[first[index]] if below[index] >= MIN_EXCLUDED_SHARE else 0] = True
-        outside[a.seen[last[index]] + 1 if above[index] >= MIN_EXCLUDED_SHARE else a.attribute.size :] = True
+        outside[: a.codes[first[index]] if below[index] >= MIN_EXCLUDED_SHARE else 0] = True
+        outside[a.codes[last[index]] + 1 if above[index] >= MIN_EXCLUDED_SHARE else a.attribute.size :] = True
         rule = make_rule(b.attribute, b.views[0][0][index], a.attribute, outside)
         if rule is not None:
             yield RuleProposal(rule.name, (rule,), float(expected[index]))
@@ -298,20 +302,20 @@ class Proposals:
 
     def remarks(self, take: TakeRules) -> list[str]:
         """Return how many rules are suggested and how to adopt them, if there are any."""
-        count, adopted = len(self.proposals), sum(proposal.taken(take) for proposal in self.proposals)
+        count, adopted = len(self.proposals), sum(proposal.is_adopted(take) for proposal in self.proposals)
         if not count:
             return []
         tied = sum(bool(proposal.ties) for proposal in self.proposals)
         verb = "rule is" if count == 1 else "rules are"
         summary = f"{count} {verb} suggested" + (f", {tied} on a sensitive attribute" if tied else "")
         used = f"{adopted} adopted" if adopted else "not used unless --take-rules says free or all"
-        copies = [proposal.title for proposal in self.proposals if proposal.copy and proposal.taken(take)]
+        copies = [proposal.title for proposal in self.proposals if proposal.copy and proposal.is_adopted(take)]
         copied = [f"{title}, value by value: both are kept together" for title in copies]
         return [f"{summary}: see the end of the domain file; {used}", *copied]
 
     def rules(self, take: TakeRules) -> tuple[Rule, ...]:
         """Return the rules that are adopted."""
-        return tuple(rule for proposal in self.proposals if proposal.taken(take) for rule in proposal.rules)
+        return tuple(rule for proposal in self.proposals if proposal.is_adopted(take) for rule in proposal.rules)
 
     def text(self, take: TakeRules, attributes: Sequence[Attribute]) -> str:
         """Return the lines of a domain file, with rules that are not adopted as comments."""
@@ -327,7 +331,7 @@ class Proposals:
         if self.unseen:
             lines.append(f"## {plural(self.unseen, 'column')} of this wide table were not examined.")
         for proposal in self.proposals:
-            mark = "" if proposal.taken(take) else "# "
+            mark = "" if proposal.is_adopted(take) else "# "
             counts = f"{plural(proposal.people, 'person', 'people')}, {plural(proposal.exceptions, 'exception')}"
             lines += ["", f"## {printable(proposal.title)}: {counts}" if len(proposal.rules) > 1 else f"## {counts}"]
             if proposal.ties:
@@ -370,7 +374,7 @@ def propose(domain: TableDomain, columns: Mapping[str, Cells]) -> Proposals:
         if len(accepted) == MAX_PROPOSALS or len(dropped) == MAX_DROPPED:
             break
         try:
-            remaining = RuleBook(attributes, [*rules, *proposal.rules], most=MAX_CASES).count()
+            remaining = RuleBook(attributes, [*rules, *proposal.rules], max_cases=MAX_CASES).count()
         except DomainError:
             dropped.append(candidate.title)
             continue
@@ -398,16 +402,16 @@ def _order_by_strength(proposals: Sequence[RuleProposal]) -> Iterator[RulePropos
 def _count_exceptions(proposal: RuleProposal, domain: TableDomain, columns: Mapping[str, Cells]) -> RuleProposal | None:
     """Return a proposal with its counts in all rows; None where these have too many exceptions."""
 
-    def met(name: str, condition: RuleCondition) -> Mask:
+    def find_matches(name: str, condition: RuleCondition) -> Mask:
         attribute = domain.attributes[domain.column(name)]
         rows: Mask = find_meeting_codes(attribute, condition).numpy()[attribute.codes(columns[name])]
         return rows
 
     covered = exceptions = 0
     for rule in proposal.rules:
-        sides = [met(name, condition) for name, condition in rule.when.items()]
+        sides = [find_matches(name, condition) for name, condition in rule.when.items()]
         when = np.logical_and.reduce(sides)
-        then = [met(name, condition) for name, condition in rule.then.items()]
+        then = [find_matches(name, condition) for name, condition in rule.then.items()]
         exceptions += int((when & ~np.logical_and.reduce(then)).sum() if then else when.sum())
         covered += min(int(side.sum()) for side in sides)  # those that meet the rarer condition
     if exceptions > MAX_EXCEPTIONS * covered:

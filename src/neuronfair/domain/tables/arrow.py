@@ -39,7 +39,7 @@ from neuronfair.domain.tables import (
 )
 from neuronfair.errors import DataError, find_repeated, one_line
 from neuronfair.limits import check_size
-from neuronfair.sandbox import Unreadable, read_sandboxed
+from neuronfair.sandbox import UnreadableError, read_sandboxed
 from neuronfair.sandbox.readers import feather_table, parquet_table
 
 MAX_LETTERS = csv.field_size_limit()  # letters of a cell, for Python's own reader
@@ -67,7 +67,7 @@ def read_columnar(content: bytes, path: Path, suffix: str) -> Sheet:
         check_width(names, path)
         meter = Meter(path, len(content) + table.nbytes)
         read = [_encode_column(column, meter) for column in table.columns] if table.num_rows else []
-    except (pyarrow.ArrowException, Unreadable, ValueError, OverflowError) as error:
+    except (pyarrow.ArrowException, UnreadableError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: cannot be read as {form}: {one_line(error)}") from None
     if not read:
         raise DataError(f"{path}: no rows ({', '.join(names[:8])})")

@@ -435,10 +435,10 @@ def _share_index(table: Any, columns: Any) -> bool:
     if not (hasattr(table, "iloc") and hasattr(columns, "iloc")) or len(table) != len(columns):
         return False
     rows, others = table.index, columns.index
-    alike = rows.is_unique and others.is_unique and others.isin(rows).all()
-    if not alike and not rows.equals(others) and others.isin(rows).any():
+    same_kind = rows.is_unique and others.is_unique and others.isin(rows).all()
+    if not same_kind and not rows.equals(others) and others.isin(rows).any():
         raise DataError(
             "sensitive values: their index and the table's name some of the same rows, and others. Give both the same "
             "index, or reset_index() of both to join them row by row"
         )
-    return bool(alike)
+    return bool(same_kind)

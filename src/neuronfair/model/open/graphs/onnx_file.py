@@ -24,7 +24,7 @@ from neuronfair.model.open.names import describe_classes, list_single_columns, m
 from neuronfair.model.open.opened import ModelInputs, OpenedModel, Request, compare_with_source, make_black_box
 from neuronfair.model.open.tensors import NetworkInput, graph_inputs
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs
-from neuronfair.sandbox import Unreadable, read_sandboxed
+from neuronfair.sandbox import UnreadableError, read_sandboxed
 
 MAX_MESSAGES = 1_000_000  # messages in a file: nodes, attributes, tensors, shapes
 MAX_GRAPH_NODES = 100_000  # when functions that call each other are written out
@@ -39,7 +39,7 @@ def read_model(request: ModelFile) -> Any:
         read_sandboxed("onnx", request.content, request.path)  # two bytes can become a message of 160
         model = onnx.load_model_from_string(request.content)
         _check_model(request, onnx, model)
-    except Unreadable as error:
+    except UnreadableError as error:
         raise request.error(f"not a readable ONNX file ({error})") from error
     except NeuronFairError:
         raise

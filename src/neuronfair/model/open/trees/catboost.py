@@ -15,7 +15,7 @@ from neuronfair.errors import ModelError, one_line, require
 from neuronfair.model.forest import FittedTrees, Floats, Link, Tree
 from neuronfair.model.formats import ModelFile
 from neuronfair.model.open.frames import TreeColumns
-from neuronfair.sandbox import Unreadable, read_sandboxed
+from neuronfair.sandbox import UnreadableError, read_sandboxed
 
 LINKS: dict[str, Link] = {
     "Logloss": "sigmoid",
@@ -34,7 +34,7 @@ def read(file: ModelFile) -> tuple[Any, str]:
     try:
         content = read_sandboxed("catboost", file.content, file.source)
         model = catboost.CatBoost().load_model(blob=content)
-    except (Unreadable, catboost.CatBoostError) as error:
+    except (UnreadableError, catboost.CatBoostError) as error:
         raise file.error(f"not a readable CatBoost model ({one_line(error)})") from None
     kind = catboost.CatBoostClassifier if len(model.classes_) else catboost.CatBoostRegressor
     return kind().load_model(blob=content), ""
@@ -108,7 +108,7 @@ def _write_json(model: Any) -> TreesJson:
         content: TreesJson = json.loads(
             read_sandboxed("catboost trees", bytes(model._serialize_model()), "a CatBoost model")
         )
-    except (Unreadable, ValueError, RecursionError) as error:  # a name that is not UTF-8 is a ValueError
+    except (UnreadableError, ValueError, RecursionError) as error:  # a name that is not UTF-8 is a ValueError
         raise ModelError(f"CatBoost cannot write its trees, so it is damaged ({one_line(error)})") from None
     return content
 

@@ -20,7 +20,7 @@ from neuronfair.model.formats import ModelFile
 from neuronfair.model.open.frames import TreeColumns, cells_of
 from neuronfair.model.open.opened import MAX_TRIAL_ROWS
 from neuronfair.model.open.trees.xgboost import BYTES_PER_SCORE, check_indices, check_offsets
-from neuronfair.sandbox import Unreadable, read_sandboxed
+from neuronfair.sandbox import UnreadableError, read_sandboxed
 
 _UNNAMED_COLUMN = re.compile(r"Column_\d+")  # LightGBM's name of a column without a name
 _CATEGORY_TYPES = (str, int, float, bool)
@@ -37,7 +37,7 @@ def read(file: ModelFile) -> tuple[Any, str]:
         text = read_sandboxed("lightgbm", file.content, file.source).decode()
         trees, footer = _check_text(text, file.source)
         categories = _parse_categories(footer)
-    except (Unreadable, ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
+    except (UnreadableError, ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
         raise file.error(f"not a readable LightGBM model ({one_line(error)})") from None
     # Without the parameters of the training, which name files and machines, and the lengths of the trees.
     booster = lightgbm.Booster(model_str=f"{trees}\nend of trees\n\npandas_categorical:{json.dumps(categories)}\n")

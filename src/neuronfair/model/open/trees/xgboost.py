@@ -15,7 +15,7 @@ from neuronfair.limits import check_size
 from neuronfair.model.forest import FittedTrees, Floats, GoesLeft, Link, Tree, split_by_threshold
 from neuronfair.model.formats import ModelFile
 from neuronfair.model.open.opened import MAX_TRIAL_ROWS
-from neuronfair.sandbox import Unreadable, read_sandboxed
+from neuronfair.sandbox import UnreadableError, read_sandboxed
 
 Json = dict[str, Any]  # a part of XGBoost's own format
 BYTES_PER_SCORE = 80  # bytes that opening a model takes for each score of a tried row, measured
@@ -83,7 +83,7 @@ def _read_checked(file: ModelFile) -> tuple[bytes, Json]:
         learner = json.loads(content)["learner"]
         _check_learner(learner, file.source)
         return content, learner
-    except (Unreadable, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+    except (UnreadableError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise file.error(f"not a readable XGBoost model ({one_line(error)})") from None
 
 
