@@ -49,7 +49,7 @@ def test_a_shard_goes_on_from_its_last_checkpoint(store):
         assert (part.number, part.t, part.evaluated, part.people) == (t - 1, t, 9, 7)
         assert torch.equal(part.lines(), where(t).lines)
         assert_same(replace(part.findings(), evaluated=9), FOUND)
-    states = [name for name in store._place.names() if ".state." in name]
+    states = [name for name in store._folder.names() if ".state." in name]
     assert [name[:6] for name in states] == ["000002"]
     store.remove()
     store.remove()
@@ -83,9 +83,9 @@ def test_two_who_search_the_same_shard_do_not_spoil_it(tmp_path):
     """The one was taken for dead, and goes on: whose small file comes last counts, and what it says is there."""
     one, other = ShardStore(str(tmp_path), "local", 0), ShardStore(str(tmp_path), "local", 0)
     one.checkpoint(where(1))
-    Path(one._place.address, "000000.json").rename(tmp_path / "kept.json")
+    Path(one._folder.address, "000000.json").rename(tmp_path / "kept.json")
     other.checkpoint(where(2))
-    (tmp_path / "kept.json").rename(Path(one._place.address, "000000.json"))
+    (tmp_path / "kept.json").rename(Path(one._folder.address, "000000.json"))
     assert [(part.t, part.lines().sum()) for part in one.parts()] == [(1, where(1).lines.sum())]
 
 
@@ -103,8 +103,8 @@ def test_two_who_go_on_with_the_same_shard_count_for_themselves(store):
 @pytest.mark.parametrize("damage", ["bit", "short", "gone"])
 def test_what_is_damaged_is_named(store, kind, damage):
     store.checkpoint(where(1))
-    fs, folder = fsspec.core.url_to_fs(store._place.address)
-    (name,) = [name for name in store._place.names() if f".{kind}" in name]
+    fs, folder = fsspec.core.url_to_fs(store._folder.address)
+    (name,) = [name for name in store._folder.names() if f".{kind}" in name]
     content = fs.cat_file(f"{folder}/{name}")
     if damage == "gone":
         fs.rm_file(f"{folder}/{name}")
@@ -113,7 +113,7 @@ def test_what_is_damaged_is_named(store, kind, damage):
             return
     else:
         fs.pipe_file(f"{folder}/{name}", content[:-1] + bytes([content[-1] ^ 1]) if damage == "bit" else content[:-1])
-    if kind == "json" and not store._place.is_local:
+    if kind == "json" and not store._folder.is_local:
         assert store.parts() == []  # torn by a kill, where files are not put whole
         return
     with pytest.raises(
@@ -126,7 +126,7 @@ def test_files_of_a_stranger(tmp_path, monkeypatch):
     """A checkpoint that says something else than it must, and one that would fill all memory."""
     store = ShardStore(str(tmp_path), "local", 0)
     store.checkpoint(where(1))
-    marker = Path(store._place.address, "000000.json")
+    marker = Path(store._folder.address, "000000.json")
     entry = unseal(marker.read_bytes())
     for other in ({}, [], {**entry, "files": {"lines": [1, 2]}}, {**entry, "more": 1}):
         marker.write_bytes(seal(other) if isinstance(other, dict) else b"[]")
@@ -146,9 +146,9 @@ def test_files_of_a_stranger(tmp_path, monkeypatch):
 
 def test_a_checkpoint_with_the_older_name_of_a_count_is_read(store):
     store.checkpoint(where(1))
-    whole = store._place.read("000000.json")
+    whole = store._folder.read("000000.json")
     entry = unseal(whole)
-    store._place.write("000000.json", seal({"judged" if key == "evaluated" else key: entry[key] for key in entry}))
+    store._folder.write("000000.json", seal({"judged" if key == "evaluated" else key: entry[key] for key in entry}))
     assert store.parts()[0].evaluated == 9
 
 
