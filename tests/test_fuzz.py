@@ -17,7 +17,7 @@ from safetensors.torch import save as to_bytes
 
 from benchmarks.fuzzing import models, readings, specimens
 from benchmarks.fuzzing.mutate import wreck
-from benchmarks.fuzzing.specimens import DATA_SET, DOMAIN
+from benchmarks.fuzzing.specimens import TABLE, DOMAIN
 from neuronfair.audits.folder import read_report
 from neuronfair.audits.gate.checks import compare_with
 from neuronfair.audits.gate.thresholds import check_thresholds, read_expressions
@@ -98,7 +98,7 @@ def test_a_number_far_beyond_its_bounds_is_refused():
 
 
 @fuzzed
-@given(any_content(DATA_SET.encode()), st.sampled_from(["table.csv", "table.csv.gz", "table.parquet"]))
+@given(any_content(TABLE.encode()), st.sampled_from(["table.csv", "table.csv.gz", "table.parquet"]))
 def test_tables(content, name):
     survives(content, name, readings.table)
 
@@ -112,7 +112,7 @@ def test_numbers_beyond_measure_are_taken_for_labels(tmp_path, cell):
 
 
 @fuzzed
-@given(any_content(DATA_SET.encode()))
+@given(any_content(TABLE.encode()))
 def test_tables_without_a_domain(content):
     survives(content, "table.csv", readings.draft)
 
@@ -213,7 +213,7 @@ def test_the_command_line_says_what_is_wrong_and_leaves_nothing_behind(run, whic
     names = ("table.csv", "domain.toml", "model.safetensors")
     # The model is one for another domain: whatever else is right, it is refused.
     other = to_bytes(fully_connected(5, (4,), 2).state_dict())
-    files = dict(zip(names, (DATA_SET.encode(), DOMAIN.encode(), other), strict=True))
+    files = dict(zip(names, (TABLE.encode(), DOMAIN.encode(), other), strict=True))
     with folder() as place:
         for name, valid in files.items():
             (place / name).write_bytes(content if name == which else valid)

@@ -65,7 +65,7 @@ def held(seed: int, *, kind: str | None = None, people: int = 50_000, steps: int
     truth = everybody(case.asked, case.domain, case.decision, doubt=case.doubt)
     problem = build_problem(case.model, case.domain, decision=case.decision)
     small, records = draw.choice((1, 1, 8, 512)), _records(problem, seed) if draw.random() < 0.5 else None
-    few = patch.dict(proving.DRAWN, cpu=GUIDES), patch.object(proving, "MAX_DRAWING_TIME", 1e9)
+    few = patch.dict(proving.DRAWN_GUIDES, cpu=GUIDES), patch.object(proving, "MAX_DRAWING_TIME", 1e9)
     with patch.object(proving, "MAX_ENUMERATED", small), few[0], few[1]:
         proof = prove(problem, seconds=600, progress=stop, guides=records and records.guides)
     certified = proof.certified

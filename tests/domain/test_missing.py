@@ -18,7 +18,7 @@ from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import DataError, DomainError
-from neuronfair.measure.groups import Cut, _candidates, _inside
+from neuronfair.measure.groups import Cut, _list_conditions, _restrict_domain
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
@@ -111,14 +111,14 @@ def test_a_network_is_given_the_centre():
 def test_people_without_the_number_are_a_group_of_their_own():
     people = domain()
     rows = torch.tensor([[EMPTY, 0], [EMPTY, 1], [3, 0], [0, 1]])
-    cuts = [cut for cut in _candidates(people, rows, rows) if cut.column == 0]
+    cuts = [cut for cut in _list_conditions(people, rows, rows) if cut.column == 0]
     assert sum(bool(cut.table[EMPTY]) for cut in cuts) == 1
     (lack,) = [cut for cut in cuts if cut.table[EMPTY]]
     assert (_format_condition(AGE, lack), report_condition(people, lack).values) == ("age missing", ("missing",))
-    assert _inside(people, (lack,)).count == 2
+    assert _restrict_domain(people, (lack,)).count == 2
     high = Cut(0, torch.tensor([False, False, True, True, False]))
     assert (_format_condition(AGE, high), report_condition(people, high).min) == ("age at least 22", 22)
-    assert _inside(people, (high,)).count == 4
+    assert _restrict_domain(people, (high,)).count == 4
 
 
 def test_it_is_as_far_from_every_number():

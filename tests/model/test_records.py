@@ -13,7 +13,7 @@ from torch import nn
 
 from neuronfair.domain.schema.toml import parse_domain
 from neuronfair.domain.tables.dataset import Dataset, read_table
-from neuronfair.measure.groups import groups
+from neuronfair.measure.groups import measure_groups
 from neuronfair.measure.rate import flip_rate
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
@@ -193,7 +193,7 @@ def test_groups_are_counted_with_the_original_cells():
     data = people()
     model = wrap_model(lambda table: (table["util"] > 7.5).to_numpy(float), DOMAIN, data)
     records = prepare_records(model, data)
-    found = groups(records.model, records.data.domain, records.data.rows, decision=HALF)
+    found = measure_groups(records.model, records.data.domain, records.data.rows, decision=HALF)
     assert [(g.codes, g.selection) for g in found] == [((0,), (1.0, 0.0)), ((1,), (0.5, 0.5))]
 
 

@@ -172,7 +172,7 @@ def test_other_rows_to_start_from(halfway):
 def test_a_run_that_is_being_written_can_be_looked_at(tmp_path, config, monkeypatch):
     """Looking while another process goes from one checkpoint to the next: the files that were read about are gone."""
     folder, checks, seen = tmp_path / "run", [], []
-    check = Ledger._check
+    check = Ledger._check_files
 
     def late(run: Ledger) -> None:
         checks.append(len(run.lines))
@@ -288,7 +288,7 @@ def test_the_population_is_kept_with_the_run(tmp_path):
     assert again is not None
     assert torch.equal(again.plausibility(ROWS), population.plausibility(ROWS))
     u = torch.rand(20, population.draws_per_row, dtype=torch.float64)
-    assert torch.equal(again.build_rows(u), population.build_rows(u))
+    assert torch.equal(again.rows_at(u), population.rows_at(u))
     content = (tmp_path / "run" / POPULATION).read_bytes()
     (tmp_path / "run" / POPULATION).write_bytes(content[:-1])
     with pytest.raises(RunError, match=f"{POPULATION}: damaged: it is not as it was written"):

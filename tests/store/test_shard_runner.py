@@ -125,7 +125,7 @@ def test_a_search_that_was_begun_in_one_piece_goes_on_so(tmp_path, whole, monkey
     assert searched(tmp_path / "run", PLAN, progress=pressing("local", 3)).interrupted
     before = Run.open(tmp_path / "run").evaluated_keys("global")
     known: list[KeySet | None] = []
-    monkeypatch.setattr(shard_runner, "in_one_piece", lambda task, _: known.append(task.seen) or in_one_piece(task))
+    monkeypatch.setattr(shard_runner, "in_one_piece", lambda task, _: known.append(task.key_set) or in_one_piece(task))
     searched(tmp_path / "run", PLAN, 2)
     assert_same(Run.open(tmp_path / "run").findings(), Run.open(whole).findings())
     (seen,) = known

@@ -52,7 +52,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "population.safetensors": lambda path: load_population(path, DOMAIN),
     "counterfactuals.safetensors": lambda path: load_counterfactuals(path, DOMAIN),
     "model.safetensors": load_weights,
-    "certificate.parquet": certificate.read,
+    "certificate.parquet": certificate.read_certificate,
     "proof.json": lambda path: ProofReport.from_json(read_bytes(path, times=TREE_FACTOR), path),
     "00000-of-00001.state": lambda path: PieceFolder(path.parent, 1).load(
         0, ProofState.of({"open.low": torch.zeros(1, 1)}, 0, 0.0)

@@ -117,10 +117,10 @@ def test_the_same_place_gives_the_same_person_whoever_stands_beside():
     model = fit_likelihood(domain, people(domain, 300))
     u = torch.rand(500, model.draws_per_row, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     u[0], u[1] = 0, 1 - 2**-53
-    rows = model.build_rows(u)
-    assert torch.equal(rows[100:200], model.build_rows(u[100:200]))
+    rows = model.rows_at(u)
+    assert torch.equal(rows[100:200], model.rows_at(u[100:200]))
     assert bool(domain.valid(rows).all())
-    assert model.build_rows(u[:0]).shape == (0, 3)
+    assert model.rows_at(u[:0]).shape == (0, 3)
 
 
 def test_what_comes_first_is_drawn_first():
@@ -367,7 +367,7 @@ def test_the_people_are_those_that_were_given():
     assert rows.tolist() == [[1, 0], [2, 1], [2, 1]]
     population = UserPopulation.of(OWN_DOMAIN, rows)
     assert population.draws_per_row == 1
-    assert population.build_rows(torch.tensor([[0.0], [0.34], [0.99]])).tolist() == rows.tolist()
+    assert population.rows_at(torch.tensor([[0.0], [0.34], [0.99]])).tolist() == rows.tolist()
     drawn = population.sample(3000, torch.Generator().manual_seed(0))
     assert {tuple(row) for row in drawn.tolist()} == {(1, 0), (2, 1)}
     assert float((drawn[:, 0] == 2).double().mean()) == pytest.approx(2 / 3, abs=0.05)

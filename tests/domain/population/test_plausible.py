@@ -68,7 +68,7 @@ def test_random_rows_are_the_first_plausible_person_drawn_or_one_of_the_table():
     inside = keep_plausible(WHOLE, Asked(WHOLE), 0.5, TABLE)
     assert inside.draws_per_row == module.TRIES_PER_ROW + 1 == 5
     u = torch.tensor([[0.3, 0.2, 0.1, 0.0, 0.9], [0.9, 0.8, 0.2, 0.1, 0.9], [0.9, 0.8, 0.7, 0.6, 0.5]])
-    assert inside.build_rows(u.double()).tolist() == [[3, 1, 1, 1], [2, 1, 1, 1], TABLE[2].tolist()]
+    assert inside.rows_at(u.double()).tolist() == [[3, 1, 1, 1], [2, 1, 1, 1], TABLE[2].tolist()]
     drawn = inside.sample(200, torch.Generator().manual_seed(0))
     assert inside.valid(drawn).all()
     assert torch.equal(drawn, inside.sample(200, torch.Generator().manual_seed(0)))

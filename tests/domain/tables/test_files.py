@@ -538,7 +538,7 @@ def test_the_header_of_such_a_file_is_not_known_by_its_first_lines(tmp_path):
     (tmp_path / "t.zip").write_bytes(zipped({"t.csv": CSV}))
     database(tmp_path / "t.db", *PEOPLE)
     assert [read_header(tmp_path / name) for name in ("t.jsonl", "t.zip", "t.db", "t.db::people")] == [None] * 4
-    assert AuditJob(TableOptions(data=f"{tmp_path / 't.db'}::people")).reads == (tmp_path / "t.db",)
+    assert AuditJob(TableOptions(data=f"{tmp_path / 't.db'}::people")).input_files == (tmp_path / "t.db",)
 
 
 def test_an_audit_of_a_table_in_a_database(run, tmp_path):
