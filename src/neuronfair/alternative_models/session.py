@@ -313,13 +313,12 @@ def _is_fitted(estimator: Any) -> bool:
 
 
 def run_alternatives(fitter: CandidateFitter, notes: Sequence[str], file: SearchFile, show: Progress) -> Alternatives:
-    """Do the whole work."""
-    table, settings = fitter.table, fitter.settings
+    """Fit baseline, candidates and controls, choose among them, and measure a few on the test part."""
+    table, settings, evaluator = fitter.table, fitter.settings, fitter.evaluator("choose")
     show("Fitting the baseline", 0, None)
-    fitter = replace(fitter, guide=TwinGuide.learn(table, fitter.evaluator("choose").measure))
-    made = fitter.make(BASELINE)
-    evaluator = fitter.evaluator("choose")
-    answers = fitter.answers(made, evaluator.rows)
+    fitter = replace(fitter, guide=TwinGuide.learn(table, evaluator.measure))
+    baseline = fitter.make(BASELINE)
+    answers = fitter.answers(baseline, evaluator.rows)
     if BASELINE.name not in file.fits:
         line = measure(fitter, BASELINE, None)
         if line.error is not None:
@@ -327,48 +326,57 @@ def run_alternatives(fitter: CandidateFitter, notes: Sequence[str], file: Search
         file.add(line)
     show("Learning from the fit part", 0, None)
     try:
-        opened = _opened(table, made)
+        opened_model = _opened(table, baseline)
     except NeuronFairError as error:
-        opened, notes = None, [*notes, f"The baseline cannot be searched: {error}."]
-    learned = learn_hints(table, made.columns, opened, settings)
-    fitter = replace(fitter, hints=learned)
+        opened_model, notes = None, [*notes, f"The baseline cannot be searched: {error}."]
+    hints = learn_hints(table, baseline.columns, opened_model, settings)
+    fitter = replace(fitter, hints=hints)
     pool = Serial() if settings.workers == 1 else Processes(settings.workers)
     searched = run_search(fitter, answers, file, pool, show)
     shown, failures = list[ShownFit](), list[str]()
     if not searched.interrupted:
         show("Measuring on the test part", 0, None)
-        some = chosen(searched, settings.tolerance, settings.shown, settings.confidence)
-        file.touch_test((BASELINE.name, *(one.candidate.name for one in some)))
-        shown, failures = evaluate_fits(fitter, some, fitter.evaluator("test"))
-    target, best = table.data.domain.target, best_of(shown, settings.allow_disparate_treatment)
-    assert target is not None
-    report = AlternativesReport(
-        __version__,
-        table.data.name,
-        table.sensitive,
-        table.groups,
-        table.left_out,
-        target.column,
-        target.classes[table.positive],
-        {name: len(table.part(name)) for name in ("fit", "choose", "test")},
-        fitter.recipe.name,
-        fitter.recipe.reads(table.sensitive),
-        settings,
-        settings.quality if fitter.own is None else str(getattr(fitter.own, "__name__", fitter.own)),
-        fitter.evaluator("choose").measure,
-        learned.proxies,
-        learned.mediated,
-        {one.name: one.default for one in fitter.hyper},
-        searched,
-        tuple(one.candidate.name for one in front(searched.candidates)),
-        tuple(shown),
-        "interrupted" if searched.interrupted else "none found" if best is None else "better",
-        None if best is None else best.candidate.name,
-        chance(searched, settings.tolerance, settings.confidence),
-        (*notes, *learned.notes, *failures),
-        file.earlier,
-    )
+        fits = chosen(searched, settings.tolerance, settings.shown, settings.confidence)
+        file.touch_test((BASELINE.name, *(fit.candidate.name for fit in fits)))
+        shown, failures = evaluate_fits(fitter, fits, fitter.evaluator("test"))
+    report = compose_report(fitter, searched, shown, (*notes, *hints.notes, *failures), file.earlier)
     return Alternatives(report, fitter, file)
+
+
+def compose_report(
+    fitter: CandidateFitter, searched: SearchedFits, shown: Sequence[ShownFit], notes: tuple[str, ...], earlier: int
+) -> AlternativesReport:
+    """Return the report of a search, given all fits and those that were measured on the test part."""
+    table, settings, hints, target = fitter.table, fitter.settings, fitter.hints, fitter.table.data.domain.target
+    best = best_of(shown, settings.allow_disparate_treatment)
+    assert target is not None
+    assert hints is not None
+    return AlternativesReport(
+        neuronfair=__version__,
+        data=table.data.name,
+        sensitive=table.sensitive,
+        groups=table.groups,
+        left_out=table.left_out,
+        target=target.column,
+        selected=target.classes[table.positive],
+        rows={name: len(table.part(name)) for name in ("fit", "choose", "test")},
+        estimator=fitter.recipe.name,
+        baseline_reads=fitter.recipe.reads(table.sensitive),
+        settings=settings,
+        quality=settings.quality if fitter.own is None else str(getattr(fitter.own, "__name__", fitter.own)),
+        measure=fitter.evaluator("choose").measure,
+        proxies=hints.proxies,
+        mediated=hints.mediated,
+        hyper={dimension.name: dimension.default for dimension in fitter.hyper},
+        searched=searched,
+        front=tuple(fit.candidate.name for fit in front(searched.candidates)),
+        shown=tuple(shown),
+        conclusion="interrupted" if searched.interrupted else "none found" if best is None else "better",
+        chosen=None if best is None else best.candidate.name,
+        chance=chance(searched, settings.tolerance, settings.confidence),
+        notes=notes,
+        earlier=earlier,
+    )
 
 
 def _opened(table: SearchTable, made: FittedCandidate) -> OpenedModel:
