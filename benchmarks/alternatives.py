@@ -65,7 +65,7 @@ def search_cell(name: str, estimator: str, split: int, options: argparse.Namespa
     from neuronfair.alternative_models import AlternativesSettings
     from neuronfair.alternative_models.candidates import CandidateFitter
     from neuronfair.alternative_models.objectives import PartEvaluator
-    from neuronfair.alternative_models.parts import search_table
+    from neuronfair.alternative_models.parts import prepare_search_table
     from neuronfair.alternative_models.search import SearchFile
     from neuronfair.alternative_models.session import describe_search, prepare_fitter, run_alternatives
     from neuronfair.progress import show_nothing
@@ -81,7 +81,7 @@ def search_cell(name: str, estimator: str, split: int, options: argparse.Namespa
     path.parent.mkdir(parents=True, exist_ok=True)
     result = run_alternatives(fitter, notes, SearchFile(path, describe_search(fitter)), show_nothing)
     report = result.report
-    table = search_table(second, 0)
+    table = prepare_search_table(second, 0)
     other = CandidateFitter(table, fitter.recipe, settings, result.fitter.hints)
     evaluator = PartEvaluator(table, np.arange(len(second)), settings.quality, report.measure)
     test = fitter.evaluator("test")
@@ -89,11 +89,15 @@ def search_cell(name: str, estimator: str, split: int, options: argparse.Namespa
     def measure(fit: str) -> dict[str, Any]:
         """Return quality and measure on the part put aside, and on the test part the counts that its bound rests on."""
         model = result.find_model(fit)
-        answers = other.answers(model, evaluator.rows)
-        counts = test.count_answers(fitter.answers(model, test.rows), baseline).tolist()
-        return {"name": fit, "second": [evaluator.quality_of(answers), evaluator.measured(answers)], "counts": counts}
+        answers = other.answer(model, evaluator.rows)
+        counts = test.count_answers(fitter.answer(model, test.rows), baseline).tolist()
+        return {
+            "name": fit,
+            "second": [evaluator.quality_of(answers), evaluator.measure_model(answers)],
+            "counts": counts,
+        }
 
-    baseline = fitter.answers(result.find_model("baseline"), test.rows)
+    baseline = fitter.answer(result.find_model("baseline"), test.rows)
     shown = {one.candidate.name: {**measure(one.candidate.name), "better": one.better} for one in report.shown}
     before = shown["baseline"]["second"]
     for one in shown.values():
@@ -148,7 +152,7 @@ def measure_fairlearn(fitter: Any, other: Any, evaluator: Any, budget: int) -> d
         selected = np.asarray(method.predict(other.table.frame[columns], random_state=0, **given)) == 1
         decided = np.where(selected, other.table.positive, 1 - other.table.positive)
         answers = ModelAnswers(decided, None, {})
-        found[name] = {"second": [evaluator.quality_of(answers), evaluator.measured(answers)], "fits": fits[0]}
+        found[name] = {"second": [evaluator.quality_of(answers), evaluator.measure_model(answers)], "fits": fits[0]}
     return found
 
 
@@ -166,10 +170,10 @@ def weighted_model(fitter: Any, fits: list[int]) -> Any:
         def fit(self, frame: Any, y: Any, sample_weight: Any = None) -> Any:
             fits[0] += 1
             self.classes_ = np.array([0, 1])
-            estimator = estimators.seeded(fitter.recipe.estimator, 0, {})
+            estimator = estimators.clone_with_seed(fitter.recipe.estimator, 0, {})
             y = np.array(classes, dtype=table.y.dtype)[np.asarray(y, dtype=int)]
             weights = None if sample_weight is None else np.asarray(sample_weight, dtype=float)
-            self.estimator_ = estimators.fitted(estimator, frame, y, weights, 0)
+            self.estimator_ = estimators.fit_estimator(estimator, frame, y, weights, 0)
             return self
 
         def predict_proba(self, frame: Any) -> Any:

@@ -12,7 +12,7 @@ from sklearn.metrics import balanced_accuracy_score, log_loss, roc_auc_score
 
 from neuronfair.alternative_models import AlternativesSettings
 from neuronfair.alternative_models.objectives import ModelAnswers, PartEvaluator
-from neuronfair.alternative_models.parts import SearchTable, search_table
+from neuronfair.alternative_models.parts import SearchTable, prepare_search_table
 from neuronfair.audits.inputs import ModelSource, read_input
 from neuronfair.errors import ModelError, NeuronFairError
 
@@ -22,7 +22,7 @@ def table(n: int = 400) -> SearchTable:
     frame = pd.DataFrame({"sex": np.where(np.arange(n) % 2, "m", "f"), "x": draw.integers(0, 5, n)})
     frame["hired"] = np.where(draw.random(n) < 0.5, "yes", "no")
     found = read_input(frame, ModelSource(), sensitive="sex", target="hired").with_favourable("yes")
-    return search_table(found.data, 0)
+    return prepare_search_table(found.data, 0)
 
 
 def evaluator(quality: str = "accuracy", measure: str | None = None) -> PartEvaluator:
@@ -47,7 +47,7 @@ def test_parts_share_no_record_and_hold_as_many_of_each_label_and_group() -> Non
         for label, group in itertools.product((0, 1), (0, 1)):
             inside = (one.labels == label) & (one.group == group)
             assert inside[part].mean() == pytest.approx(inside.mean(), abs=0.01)
-    assert not np.array_equal(one.test, search_table(one.data, 1).test)
+    assert not np.array_equal(one.test, prepare_search_table(one.data, 1).test)
 
 
 def test_measures_by_hand() -> None:
@@ -150,9 +150,9 @@ def test_the_excess_of_flips_by_hand() -> None:
         return ModelAnswers(np.zeros(n, dtype=int), None, {"counterfactual_excess": twins})
 
     counted = n - 4
-    assert one.measured(flips(0.25, 0.0)) == pytest.approx(0.25 * n / counted)
-    assert one.measured(flips(0.1, 0.2)) == 0  # no more than shuffled groups give
-    assert 0.2 * n / counted < one.measured(flips(0.3, 0.1)) < 0.3 * n / counted
+    assert one.measure_model(flips(0.25, 0.0)) == pytest.approx(0.25 * n / counted)
+    assert one.measure_model(flips(0.1, 0.2)) == 0  # no more than shuffled groups give
+    assert 0.2 * n / counted < one.measure_model(flips(0.3, 0.1)) < 0.3 * n / counted
     gain = one.measure_gain(flips(0.0, 0.0), flips(0.25, 0.0), 0.95, pair=one.find_pair(flips(0, 0)))
     assert gain.value == pytest.approx(0.25 * n / counted)
     assert 0.1 < gain.low < gain.value

@@ -14,10 +14,10 @@ from neuronfair.alternative_models.objectives import Gain
 from neuronfair.alternative_models.report import (
     alternatives_page,
     alternatives_report,
-    changes,
-    headline,
+    describe_changes,
     regulator_text,
-    sentences,
+    write_headline,
+    write_sentences,
 )
 from neuronfair.alternative_models.search import BASELINE, FitLine, GainChance, SearchedFits, ShownFit
 from neuronfair.alternative_models.session import AlternativesReport
@@ -72,23 +72,31 @@ NONE = replace(FOUND, conclusion="none found", chosen=None, shown=(BASE, replace
 
 
 def test_the_headline_and_the_changes() -> None:
-    assert headline(FOUND) == (
+    assert write_headline(FOUND) == (
         "Candidate-1 lowers the disparate impact (1 − ratio) from 0.5 to 0.2, with accuracy 79.9% instead of 80% (3 "
         "candidates fitted)."
     )
-    assert headline(NONE) == "No better alternative was found among 3 candidates."
-    assert "resumes" in headline(replace(FOUND, conclusion="interrupted", shown=(), chosen=None))
-    assert changes(BETTER.candidate, FOUND) == "without club, group weights to the power 0.5, threshold 0.46, C 2"
-    assert changes(BASE.candidate, FOUND) == "the estimator as it is"
-    assert changes(FOUND.searched.controls[0].candidate, FOUND) == "the baseline with another seed and 90% of the rows"
+    assert write_headline(NONE) == "No better alternative was found among 3 candidates."
+    assert "resumes" in write_headline(replace(FOUND, conclusion="interrupted", shown=(), chosen=None))
+    assert (
+        describe_changes(BETTER.candidate, FOUND) == "without club, group weights to the power 0.5, threshold 0.46, C 2"
+    )
+    assert describe_changes(BASE.candidate, FOUND) == "the estimator as it is"
+    assert (
+        describe_changes(FOUND.searched.controls[0].candidate, FOUND)
+        == "the baseline with another seed and 90% of the rows"
+    )
     twins, same = Candidate("candidate", 2, 0, {"twins": 0.25, "bands": 4}), Candidate("candidate", 3, 0, {})
-    assert changes(twins, FOUND) == "25% of the counterfactual twins added, numbers in 4 bands"
-    assert changes(same, replace(FOUND, baseline_reads=())) == "the baseline with another seed"
-    assert changes(same, replace(FOUND, baseline_reads=("sex",))) == "the baseline without the sensitive attribute"
+    assert describe_changes(twins, FOUND) == "25% of the counterfactual twins added, numbers in 4 bands"
+    assert describe_changes(same, replace(FOUND, baseline_reads=())) == "the baseline with another seed"
+    assert (
+        describe_changes(same, replace(FOUND, baseline_reads=("sex",)))
+        == "the baseline without the sensitive attribute"
+    )
 
 
 def test_what_the_report_claims() -> None:
-    text = " ".join(sentences(FOUND))
+    text = " ".join(write_sentences(FOUND))
     assert "Candidates: 3, of which 1 could not be used (mostly: too few)." in text
     assert "accuracy not more than 0.5 pp below the baseline" in text
     assert "of 20 candidates drawn at random, 0 looked better" in text
@@ -98,16 +106,16 @@ def test_what_the_report_claims() -> None:
     assert "can be called better only if" not in text
     # The quality is known to 0.2 pp (-0.001 to -0.003) and 0.5 pp may be lost; the measure is known to 0.05.
     needed = "only if its accuracy is at most 0.3 pp below the baseline's and its disparate impact (1 − ratio) at least"
-    assert f"{needed} 0.05 lower" in " ".join(sentences(NONE))
+    assert f"{needed} 0.05 lower" in " ".join(write_sentences(NONE))
     strict = replace(NONE, settings=AlternativesSettings(tolerance=0))
-    assert "its accuracy is at least 0.2 pp above the baseline's" in " ".join(sentences(strict))
-    assert "2 searches in the same folder used other test parts" in " ".join(sentences(replace(FOUND, earlier=2)))
+    assert "its accuracy is at least 0.2 pp above the baseline's" in " ".join(write_sentences(strict))
+    assert "2 searches in the same folder used other test parts" in " ".join(write_sentences(replace(FOUND, earlier=2)))
     control = replace(BETTER, candidate=FOUND.searched.controls[0].candidate)
     assert "is better as well: its disparate impact (1 − ratio) is 0.2." in " ".join(
-        sentences(replace(FOUND, shown=(BASE, control)))
+        write_sentences(replace(FOUND, shown=(BASE, control)))
     )
     assert "may read sex" in " ".join(
-        sentences(replace(FOUND, settings=AlternativesSettings(allow_disparate_treatment=True)))
+        write_sentences(replace(FOUND, settings=AlternativesSettings(allow_disparate_treatment=True)))
     )
 
 

@@ -10,10 +10,10 @@ from neuronfair.alternative_models.search import (
     FitLine,
     SearchedFits,
     ShownFit,
-    best_of,
-    chance,
-    chosen,
-    front,
+    bound_chance,
+    choose_fits,
+    find_best,
+    find_front,
 )
 from neuronfair.measure.stats import Estimate
 
@@ -31,23 +31,23 @@ FIRST = FitLine(BASELINE, quality=0.8, measure=0.3)
 
 def test_the_front_is_what_no_other_beats() -> None:
     fits = [fit(0, 0.8, 0.3), fit(1, 0.79, 0.1), fit(2, 0.79, 0.2), fit(3, 0.81, 0.25), fit(4, 0.7, 0.1)]
-    assert [one.candidate.number for one in front([*fits, fit(5, 1.0, 0.0, error="failed")])] == [3, 1]
+    assert [one.candidate.number for one in find_front([*fits, fit(5, 1.0, 0.0, error="failed")])] == [3, 1]
 
 
 def test_the_one_with_the_most_evidence_is_shown_first_and_alike_ones_once() -> None:
     fits = (fit(0, 0.8, 0.2), fit(1, 0.797, 0.1), fit(2, 0.78, 0.0), fit(3, 0.8, 0.2), fit(4, 0.81, 0.31))
     controls = (fit(0, 0.8, 0.29, "control"), fit(1, 0.8, 0.31, "control"))
-    shown = chosen(SearchedFits(FIRST, fits, controls), 0.005, 3, 0.95)
+    shown = choose_fits(SearchedFits(FIRST, fits, controls), 0.005, 3, 0.95)
     assert [one.candidate.name for one in shown] == ["candidate-0", "candidate-1", "control-0"]
 
 
 def test_the_bound_is_that_of_clopper_and_pearson_for_random_candidates_only() -> None:
     drawn = tuple(fit(i, 0.7, 0.3, drawn=True) for i in range(20))
     planned = (fit(20, 0.8, 0.1),)
-    found = chance(SearchedFits(FIRST, (*planned, *drawn), ()), 0.005, 0.95)
+    found = bound_chance(SearchedFits(FIRST, (*planned, *drawn), ()), 0.005, 0.95)
     assert (found.better, found.of) == (0, 20)
     assert found.high == pytest.approx(1 - 0.05 ** (1 / 20))
-    assert chance(SearchedFits(FIRST, planned, ()), 0.005, 0.95).high == 1.0
+    assert bound_chance(SearchedFits(FIRST, planned, ()), 0.005, 0.95).high == 1.0
 
 
 def test_a_control_that_reads_the_attribute_is_proposed_only_if_that_is_allowed() -> None:
@@ -56,6 +56,6 @@ def test_a_control_that_reads_the_attribute_is_proposed_only_if_that_is_allowed(
         return ShownFit(Candidate(kind, 0, 0, {}), reads, Estimate(0.8, 0.7, 0.9), value, {}, better=True)
 
     reading, blind = shown("control", 0.1, "sex"), shown("candidate", 0.2)
-    assert best_of([reading, blind], allow_disparate_treatment=False) is blind
-    assert best_of([reading, blind], allow_disparate_treatment=True) is reading
-    assert best_of([reading], allow_disparate_treatment=False) is None
+    assert find_best([reading, blind], allow_disparate_treatment=False) is blind
+    assert find_best([reading, blind], allow_disparate_treatment=True) is reading
+    assert find_best([reading], allow_disparate_treatment=False) is None

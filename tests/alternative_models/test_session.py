@@ -22,7 +22,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from neuronfair import infer_domain
 from neuronfair.alternative_models import candidates, estimators
 from neuronfair.alternative_models.candidates import Candidate, CandidateFitter
-from neuronfair.alternative_models.session import AlternativesReport, _described, alternatives, list_versions
+from neuronfair.alternative_models.session import AlternativesReport, alternatives, describe_value, list_versions
 from neuronfair.audits.inputs import ModelSource, read_input
 from neuronfair.errors import DataError, ModelError, NeuronFairError, RunError
 from tests.conftest import ROOT
@@ -152,14 +152,14 @@ def test_hiring_nobody_is_no_alternative() -> None:
 
 
 def test_a_candidate_that_fails_on_the_test_part_is_not_proposed(monkeypatch) -> None:
-    answers = CandidateFitter.answers
+    answers = CandidateFitter.answer
 
     def surprised(fitter, made, rows):
         if rows is fitter.table.test and "club" not in made.columns:
             raise ModelError("never seen")
         return answers(fitter, made, rows)
 
-    monkeypatch.setattr(CandidateFitter, "answers", surprised)
+    monkeypatch.setattr(CandidateFitter, "answer", surprised)
     report = search(free_proxy(3, 4_000), budget=2, tolerance=0.05).report
     assert "Candidate-1 could not be measured on the test part: never seen." in report.notes
     assert report.shown[0].candidate.kind == "baseline"
@@ -292,7 +292,7 @@ def test_catboost() -> None:
     assert report.failed == 0, [line.error for line in report.searched.candidates]
     assert report.estimator == "CatBoostClassifier"
     assert "iterations" in report.searched.candidates[-1].candidate.parameters
-    assert estimators.seeded(model, 7, {}).get_params()["random_seed"] == 7
+    assert estimators.clone_with_seed(model, 7, {}).get_params()["random_seed"] == 7
 
 
 def test_skorch() -> None:
@@ -374,11 +374,11 @@ def test_an_estimator_is_known_again_by_what_it_does_and_not_by_its_address() ->
         encoder = OneHotEncoder(handle_unknown="ignore")
         return make_pipeline(FunctionTransformer(function), encoder, LogisticRegression(**parameters))
 
-    text = _described(pipeline(lambda frame: frame))
+    text = describe_value(pipeline(lambda frame: frame))
     assert " at 0x" not in text
-    assert text == _described(pipeline(lambda frame: frame))
-    assert text != _described(pipeline(np.asarray))
-    assert text != _described(pipeline(lambda frame: frame, verbose=1))
+    assert text == describe_value(pipeline(lambda frame: frame))
+    assert text != describe_value(pipeline(np.asarray))
+    assert text != describe_value(pipeline(lambda frame: frame, verbose=1))
 
 
 KILLED = """
@@ -437,7 +437,7 @@ def test_a_network_that_leaves_attributes_out_is_opened_again_with_its_own_domai
     found = read_input(tmp_path / "people.csv", ModelSource(str(path)), domain=path.with_suffix(".toml"))
     opened = ModelSource(str(path)).open(found.data)
     decided = opened.model.scores(found.data.rows[test]).argmax(1).numpy()
-    assert decided.tolist() == fitter.answers(made, test).decided.tolist()
+    assert decided.tolist() == fitter.answer(made, test).decided.tolist()
     before = made.estimator.predict_proba(fitter.table.frame)
     made.estimator.shifted(0.9, 1)
     assert made.estimator.predict_proba(fitter.table.frame).tolist() == before.tolist()  # the copy has the threshold

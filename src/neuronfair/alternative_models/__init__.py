@@ -51,8 +51,8 @@ class AlternativesSettings:
 
     def __post_init__(self) -> None:
         if self.quality not in get_args(Quality) and ":" not in self.quality:
-            known = ", ".join(get_args(Quality))
-            raise NeuronFairError(f"quality '{self.quality}': expected {known} or package.module:function")
+            names = ", ".join(get_args(Quality))
+            raise NeuronFairError(f"quality '{self.quality}': expected {names} or package.module:function")
         if self.measure is not None and self.measure not in get_args(Measure):
             raise NeuronFairError(f"measure '{self.measure}': expected {', '.join(get_args(Measure))}")
         for family in self.families:

@@ -33,13 +33,13 @@ from neuronfair.model.open.user_code import unpickle
 from neuronfair.searches.campaign import search
 from neuronfair.searches.config import SearchConfig
 
-MOST_PROXIES = 6  # attributes that a candidate leaves out, at most
-BINS = 10  # of a number, by which its tie to the group is computed
-COMPARED = 2_000  # records of the fit part whose twins show the mediated shares
-STARTS, STEPS = 100, 15  # of the search for findings
+MAX_PROXIES = 6  # attributes that a candidate leaves out, at most
+TIE_BINS = 10  # of a number, by which its tie to the group is computed
+MAX_COMPARED_RECORDS = 2_000  # records of the fit part whose twins show the mediated shares
+SEARCH_STARTS, SEARCH_STEPS = 100, 15  # of the search for findings
 TWINS, PERMUTATIONS = 4, 4  # counterfactual twins of each record and group; tables with shuffled groups
 NO_PAIRS: tuple[Any, Integers] = (None, np.empty(0, dtype=np.int64))
-NUMBERS_OF = 20  # different values from which on a number can be put into bands
+MIN_BAND_VALUES = 20  # different values from which on a number can be put into bands
 
 
 @dataclass(frozen=True)
@@ -70,33 +70,37 @@ def learn_hints(
     rows = domain.clip(table.data.rows[fit])
     others = [name for name in columns if name not in table.sensitive]
     notes, mediated = list[str](), dict[str, float]()
-    twinned, twins, how = np.empty(0, dtype=np.int64), None, None
+    twinned, twins, counterfactuals = np.empty(0, dtype=np.int64), None, None
     if settings.tries("leave-out") or settings.tries("counterfactuals") or settings.tries("findings"):
         try:
-            how = fit_counterfactuals(domain, rows)
+            counterfactuals = fit_counterfactuals(domain, rows)
         except NeuronFairError as error:
             notes.append(f"No counterfactual twins: {error}.")
-    if how is not None and baseline is not None and settings.tries("leave-out"):
+    if counterfactuals is not None and baseline is not None and settings.tries("leave-out"):
         try:
-            mediated = _mediated(table, baseline, rows, settings.seed)
+            mediated = _measure_mediation(table, baseline, rows, settings.seed)
         except NeuronFairError as error:
             notes.append(f"No mediated shares: {error}.")
-    if how is not None and settings.tries("counterfactuals"):
-        codes, exists = _drawn(table, how, rows, settings.seed)
+    if counterfactuals is not None and settings.tries("counterfactuals"):
+        codes, exists = _draw_counterfactuals(table, counterfactuals, rows, settings.seed)
         twinned = table.fit[exists.numpy()]
         twins = table.cells.of(twinned, codes[exists].numpy())[list(columns)]
-    wanted = how is not None and settings.tries("findings")
-    pairs, labels = _findings(table, baseline, rows, columns, settings.seed) if baseline and wanted else NO_PAIRS
-    tied = sorted(others, key=lambda name: -_tie(table, name))
-    first = sorted((name for name in mediated if name in others), key=lambda name: -mediated[name])
-    proxies = tuple(dict.fromkeys([*first, *tied]))[: min(MOST_PROXIES, len(others) - 1)]
+    needs_findings = counterfactuals is not None and settings.tries("findings")
+    pairs, labels = (
+        _find_pairs(table, baseline, rows, columns, settings.seed) if baseline and needs_findings else NO_PAIRS
+    )
+    by_tie = sorted(others, key=lambda name: -_measure_tie(table, name))
+    by_mediation = sorted((name for name in mediated if name in others), key=lambda name: -mediated[name])
+    proxies = tuple(dict.fromkeys([*by_mediation, *by_tie]))[: min(MAX_PROXIES, len(others) - 1)]
     numeric = table.frame.iloc[table.fit].select_dtypes("number")
-    numbers = [n for n in others if n in numeric and numeric[n].notna().all() and numeric[n].nunique() >= NUMBERS_OF]
+    numbers = [
+        n for n in others if n in numeric and numeric[n].notna().all() and numeric[n].nunique() >= MIN_BAND_VALUES
+    ]
     return CandidateHints(
         proxies,
         tuple(mediated[name] for name in proxies if name in mediated),
         tuple(name for name in proxies if name in numbers),
-        _signs(table, [name for name in others if name in numeric]),
+        _find_signs(table, [name for name in others if name in numeric]),
         twinned,
         twins,
         pairs,
@@ -105,33 +109,37 @@ def learn_hints(
     )
 
 
-def _mediated(table: SearchTable, baseline: OpenedModel, rows: Tensor, seed: int) -> dict[str, float]:
+def _measure_mediation(table: SearchTable, baseline: OpenedModel, rows: Tensor, seed: int) -> dict[str, float]:
     """Return which share of the excess of counterfactual flips each attribute mediates."""
     domain = table.data.domain
-    thorough = CounterfactualSettings(draws=4, permutations=4, records=min(COMPARED, len(rows)))
+    thoroughness = CounterfactualSettings(draws=4, permutations=4, records=min(MAX_COMPARED_RECORDS, len(rows)))
     decision = baseline.decision
-    found = CounterfactualTest(baseline.model, domain, rows, decision=decision, settings=thorough, seed=seed).measure()
+    effect = CounterfactualTest(
+        baseline.model, domain, rows, decision=decision, settings=thoroughness, seed=seed
+    ).measure()
     shares: dict[str, float] = {}
-    for one in found.mediators:  # several attributes that mediate together share what they do
-        for column in one.columns:
+    for mediator in effect.mediators:  # several attributes that mediate together share what they do
+        for column in mediator.columns:
             name = domain.names[column]
-            shares[name] = max(shares.get(name, 0.0), one.share / len(one.columns))
+            shares[name] = max(shares.get(name, 0.0), mediator.share / len(mediator.columns))
     return {name: share for name, share in shares.items() if share > 0}
 
 
-def _drawn(table: SearchTable, how: CounterfactualTwins, rows: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+def _draw_counterfactuals(
+    table: SearchTable, counterfactuals: CounterfactualTwins, rows: Tensor, seed: int
+) -> tuple[Tensor, Tensor]:
     """Return one counterfactual twin of each row, of a group drawn by its size, and which rows have one."""
     domain, generator = table.data.domain, torch.Generator().manual_seed(seed)
-    own = domain.combinations.number(rows)
-    chances = (torch.bincount(own, minlength=len(domain.sensitive_values)) * how.groups).double() + 1e-9
-    others = chances.expand(len(rows), -1).scatter(1, own[:, None], 0.0)
-    ahead = (torch.multinomial(others, 1, generator=generator) - own[:, None]) % len(chances)
+    groups = domain.combinations.number(rows)
+    chances = (torch.bincount(groups, minlength=len(domain.sensitive_values)) * counterfactuals.groups).double() + 1e-9
+    others = chances.expand(len(rows), -1).scatter(1, groups[:, None], 0.0)
+    ahead = (torch.multinomial(others, 1, generator=generator) - groups[:, None]) % len(chances)
     u = torch.rand(rows.shape, generator=generator, dtype=torch.float64)
-    found = how.transport(domain, rows, ahead, u)
-    return found.rows[:, 0], found.valid[:, 0]
+    twins = counterfactuals.transport(domain, rows, ahead, u)
+    return twins.rows[:, 0], twins.valid[:, 0]
 
 
-def _findings(
+def _find_pairs(
     table: SearchTable, baseline: OpenedModel, rows: Tensor, columns: Sequence[str], seed: int
 ) -> tuple[Any, Integers]:
     """Return pairs of records for which the decision of the baseline differs, and the label of each record.
@@ -140,42 +148,44 @@ def _findings(
     searched for counterfactual twins.
     """
     domain = table.data.domain
-    chosen = np.random.default_rng(seed).permutation(len(rows))[:STARTS]
+    start_indices = np.random.default_rng(seed).permutation(len(rows))[:SEARCH_STARTS]
     method = "frontier" if baseline.white_box else "frontier-free"
     reads = any(name in table.sensitive for name in columns)
-    config = SearchConfig(method, seeds=len(chosen), steps=STEPS, global_steps=5, seed=seed, controls=False)
+    config = SearchConfig(
+        method, seeds=len(start_indices), steps=SEARCH_STEPS, global_steps=5, seed=seed, controls=False
+    )
     config = replace(config, decision=baseline.decision, twins="flip" if reads else "counterfactual")
     try:
-        result = search(baseline.model, domain, rows, config, seeds=rows[chosen])
+        result = search(baseline.model, domain, rows, config, seeds=rows[start_indices])
     except NeuronFairError:
         return NO_PAIRS
-    found = result.findings
-    found = found[found.origin >= 0]
-    if not len(found):
+    findings = result.findings
+    findings = findings[findings.origin >= 0]
+    if not len(findings):
         return NO_PAIRS
-    codes = torch.stack([found.rows, found.twins(result.domain)], 1).flatten(0, 1).numpy()
-    labels = table.labels[table.fit[chosen[found.origin.numpy()]]].repeat(2)
+    codes = torch.stack([findings.rows, findings.twins(result.domain)], 1).flatten(0, 1).numpy()
+    labels = table.labels[table.fit[start_indices[findings.origin.numpy()]]].repeat(2)
     return table.cells.of(np.zeros(len(codes), dtype=np.int64), codes)[list(columns)], labels
 
 
-def _tie(table: SearchTable, name: str) -> float:
+def _measure_tie(table: SearchTable, name: str) -> float:
     """Return how much an attribute tells of the demographic group: their mutual information in the fit part."""
-    place = table.data.domain.column(name)
-    column, group = table.data.rows[table.fit, place].numpy(), table.group[table.fit]
-    if len(np.unique(column)) > BINS and not table.data.domain.attributes[place].values:
-        column = np.searchsorted(np.quantile(column, np.linspace(0, 1, BINS + 1)[1:-1]), column)
-    return float(mutual_info_score(group, column))
+    column_index = table.data.domain.column(name)
+    codes, group = table.data.rows[table.fit, column_index].numpy(), table.group[table.fit]
+    if len(np.unique(codes)) > TIE_BINS and not table.data.domain.attributes[column_index].values:
+        codes = np.searchsorted(np.quantile(codes, np.linspace(0, 1, TIE_BINS + 1)[1:-1]), codes)
+    return float(mutual_info_score(group, codes))
 
 
-def _signs(table: SearchTable, names: Sequence[str]) -> dict[str, int]:
+def _find_signs(table: SearchTable, names: Sequence[str]) -> dict[str, int]:
     """Return in which direction numbers go with the positive class, of those that clearly do."""
     positive = table.labels[table.fit] == table.positive
-    found = {}
+    signs = {}
     for name in names:
-        test = spearmanr(table.frame[name].to_numpy()[table.fit], positive, nan_policy="omit")
-        if np.isfinite(test.statistic) and test.pvalue < 0.001:
-            found[name] = 1 if test.statistic > 0 else -1
-    return found
+        correlation = spearmanr(table.frame[name].to_numpy()[table.fit], positive, nan_policy="omit")
+        if np.isfinite(correlation.statistic) and correlation.pvalue < 0.001:
+            signs[name] = 1 if correlation.statistic > 0 else -1
+    return signs
 
 
 @dataclass(frozen=True)
@@ -209,10 +219,10 @@ class TwinGuide:
         yield self.counterfactuals[0].draw(domain, clipped, TWINS)
         for number, counterfactuals in enumerate(self.counterfactuals[1:]):
             free, shuffled = shuffle_groups(domain, clipped, number)
-            drawn = list(counterfactuals.draw(free, shuffled, TWINS))
-            for twins, _ in drawn:
+            families = list(counterfactuals.draw(free, shuffled, TWINS))
+            for twins, _ in families:
                 twins[..., columns] = rows[:, None, columns]
-            yield drawn
+            yield families
 
 
 Kind = Literal["baseline", "candidate", "control"]
@@ -231,11 +241,11 @@ class Candidate:
     drawn: bool = False  # whether the parameters were drawn at random, and not planned or proposed by earlier fits
 
     @staticmethod
-    def of(seed: int, kind: Kind, number: int, parameters: Mapping[str, Value], drawn: bool = False) -> Candidate:
+    def of(seed: int, kind: Kind, number: int, parameters: Mapping[str, Value], is_random: bool = False) -> Candidate:
         """Return a fit whose seed follows from that of the search, its kind and its number."""
         address = [seed, ("baseline", "candidate", "control").index(kind), number]
-        own = int(np.random.SeedSequence(address).generate_state(1)[0])
-        return Candidate(kind, number, own, parameters, drawn)
+        own_seed = int(np.random.SeedSequence(address).generate_state(1)[0])
+        return Candidate(kind, number, own_seed, parameters, is_random)
 
     @property
     def name(self) -> str:
@@ -265,15 +275,15 @@ class CandidateFitter:
 
     def __getstate__(self) -> bytes:
         """Return what another process needs; refuse an estimator that it could not load."""
-        why = "is defined in a notebook or an interactive session"
+        reason = "is defined in a notebook or an interactive session"
         try:
             content = pickle.dumps(self.__dict__)
         except Exception as error:  # a lambda, a function inside a function, or the estimator's own code
-            why, content = one_line(error), b""
+            reason, content = one_line(error), b""
         script = getattr(sys.modules["__main__"], "__file__", "")
         if not content or (b"__main__" in content and not Path(script).is_file()):
             raise ModelError(
-                f"the estimator or the quality function cannot be sent to other processes ({why}). Define it in a "
+                f"the estimator or the quality function cannot be sent to other processes ({reason}). Define it in a "
                 "module, by a name, or leave out --workers"
             )
         return content
@@ -284,59 +294,61 @@ class CandidateFitter:
     @cached_property
     def hyper(self) -> list[Dimension]:
         """The hyper-parameters that candidates vary."""
-        return estimators.dimensions(self.recipe.estimator) if self.settings.tries("hyperparameters") else []
+        return estimators.list_hyperparameters(self.recipe.estimator) if self.settings.tries("hyperparameters") else []
 
     def make(self, candidate: Candidate) -> FittedCandidate:
         """Fit a candidate to the fit part."""
-        table, recipe, wanted = self.table, self.recipe, candidate.parameters
-        blind = candidate.kind == "candidate" and not self.settings.allow_disparate_treatment
-        gone = list(recipe.reads(table.sensitive)) if blind else []
-        gone += self.hints.proxies[: int(wanted.get("leave_out", 0))] if self.hints is not None else []
-        hyper = {one.name: wanted[one.name] for one in self.hyper if one.name in wanted}
-        estimator = estimators.seeded(recipe.estimator, candidate.seed, hyper)
-        if recipe.is_network and wanted.get("silenced_share", 0):
-            estimator.set_params(silenced_share=float(wanted["silenced_share"]), layer=int(wanted.get("layer", 0)))
-        if gone:
-            estimators.without(estimator, gone)
-        columns = recipe.columns if recipe.is_network else tuple(c for c in recipe.columns if c not in gone)
+        table, recipe, parameters = self.table, self.recipe, candidate.parameters
+        hides_sensitive = candidate.kind == "candidate" and not self.settings.allow_disparate_treatment
+        left_out = list(recipe.reads(table.sensitive)) if hides_sensitive else []
+        left_out += self.hints.proxies[: int(parameters.get("leave_out", 0))] if self.hints is not None else []
+        hyper = {dimension.name: parameters[dimension.name] for dimension in self.hyper if dimension.name in parameters}
+        estimator = estimators.clone_with_seed(recipe.estimator, candidate.seed, hyper)
+        if recipe.is_network and parameters.get("silenced_share", 0):
+            estimator.set_params(
+                silenced_share=float(parameters["silenced_share"]), layer=int(parameters.get("layer", 0))
+            )
+        if left_out:
+            estimators.drop_columns(estimator, left_out)
+        columns = recipe.columns if recipe.is_network else tuple(c for c in recipe.columns if c not in left_out)
         if not columns:
             raise ModelError("no attribute is left")
-        frame, labels, weights = self._lesson(candidate, columns)
+        frame, labels, weights = self._training_rows(candidate, columns)
         bands = [name for name in self.banded if name in columns]
-        if wanted.get("bands", 0) and bands:
-            estimator = estimators.banded(estimator, bands, int(wanted["bands"]))
+        if parameters.get("bands", 0) and bands:
+            estimator = estimators.put_into_bands(estimator, bands, int(parameters["bands"]))
         y = np.array(table.values, dtype=table.y.dtype)[labels]
-        if wanted.get("monotone", 0) and self.hints is not None:
-            estimators.constrain(estimator, frame, y, self.hints.signs)
-        estimator = estimators.fitted(estimator, frame, y, weights, candidate.seed)
-        if (threshold := float(wanted.get("threshold", 0.5))) != 0.5:
-            estimator = estimators.at_threshold(estimator, threshold, table.values, table.positive)
-        return FittedCandidate(estimator, columns, tuple(n for n in recipe.reads(table.sensitive) if n not in gone))
+        if parameters.get("monotone", 0) and self.hints is not None:
+            estimators.set_monotone(estimator, frame, y, self.hints.signs)
+        estimator = estimators.fit_estimator(estimator, frame, y, weights, candidate.seed)
+        if (threshold := float(parameters.get("threshold", 0.5))) != 0.5:
+            estimator = estimators.with_threshold(estimator, threshold, table.values, table.positive)
+        return FittedCandidate(estimator, columns, tuple(n for n in recipe.reads(table.sensitive) if n not in left_out))
 
     @property
     def banded(self) -> tuple[str, ...]:
         """The numbers that candidates may be given in bands."""
         return self.hints.numbers if self.hints is not None and not self.recipe.is_network else ()
 
-    def _lesson(self, candidate: Candidate, columns: tuple[str, ...]) -> tuple[Any, Integers, Floats | None]:
+    def _training_rows(self, candidate: Candidate, columns: tuple[str, ...]) -> tuple[Any, Integers, Floats | None]:
         """Return the rows that a candidate learns from, the numbers of their classes, and their weights."""
-        table, wanted, hints = self.table, candidate.parameters, self.hints
+        table, parameters, hints = self.table, candidate.parameters, self.hints
         random = np.random.default_rng(candidate.seed)
-        share = float(wanted.get("rows", CONTROL_ROWS if candidate.kind == "control" else 1.0))
+        share = float(parameters.get("rows", CONTROL_ROWS if candidate.kind == "control" else 1.0))
         fit = table.fit
         if share < 1:
             fit = fit[np.sort(random.permutation(len(fit))[: max(1, round(share * len(fit)))])]
         frames, labels = [table.frame.iloc[fit][list(columns)]], [table.labels[fit]]
-        power = float(wanted.get("reweight", 0.0))
+        power = float(parameters.get("reweight", 0.0))
         weights = [self._weights(fit, power)]
         if hints is not None:
             twins = ("twins", hints.twins, table.labels[hints.twinned])
             for name, rows, classes in (twins, ("pairs", hints.pairs, hints.pair_labels)):
-                count = round(float(wanted.get(name, 0.0)) * len(classes))
+                count = round(float(parameters.get(name, 0.0)) * len(classes))
                 if rows is not None and count:
-                    drawn = random.permutation(len(classes))[:count]
-                    frames.append(rows.iloc[drawn][list(columns)])
-                    labels.append(classes[drawn])
+                    extra_rows = random.permutation(len(classes))[:count]
+                    frames.append(rows.iloc[extra_rows][list(columns)])
+                    labels.append(classes[extra_rows])
                     weights.append(np.ones(count))
 
         frame = require("pandas", "sklearn").concat(frames, ignore_index=True)
@@ -346,14 +358,14 @@ class CandidateFitter:
         """Return weights that make label and group independent (Kamiran and Calders 2012), to a power."""
         _, group = np.unique(self.table.group[rows], return_inverse=True)
         label = self.table.labels[rows]
-        both = np.zeros((group.max() + 1, label.max() + 1))
-        np.add.at(both, (group, label), 1 / len(rows))
-        expected = both.sum(1, keepdims=True) * both.sum(0, keepdims=True)
-        return np.asarray((expected[group, label] / both[group, label]) ** power)
+        joint = np.zeros((group.max() + 1, label.max() + 1))
+        np.add.at(joint, (group, label), 1 / len(rows))
+        expected = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
+        return np.asarray((expected[group, label] / joint[group, label]) ** power)
 
-    def answers(self, model: FittedCandidate, rows: Integers) -> ModelAnswers:
+    def answer(self, model: FittedCandidate, rows: Integers) -> ModelAnswers:
         """Return a model's answers for some records, and for those of their twins that a measure compares."""
-        decided, scores = self._answers(model, self.table.frame.iloc[rows])
+        decided, scores = self._predict(model, self.table.frame.iloc[rows])
         codes, reads = self.table.data.rows[rows], bool(model.reads)
 
         def share_flips(families: Iterable[TwinRows], reads: bool = True) -> Floats:
@@ -363,7 +375,7 @@ class CandidateFitter:
                 for k, valid in enumerate(exists.numpy().T):
                     count += valid
                     if reads:  # or no decision differs
-                        twin_decisions = self._answers(model, self.table.cells.of(rows, twins[:, k].numpy()))[0]
+                        twin_decisions = self._predict(model, self.table.cells.of(rows, twins[:, k].numpy()))[0]
                         flips += (twin_decisions != decided) & valid
             return np.asarray(np.where(count > 0, flips / count.clip(1), np.nan))
 
@@ -377,22 +389,22 @@ class CandidateFitter:
             flips["counterfactual_excess"] = np.stack([shares[0], np.mean(shares[1:], axis=0)])
         return ModelAnswers(decided, scores, flips)
 
-    def _answers(self, model: FittedCandidate, frame: Any) -> tuple[Integers, Floats | None]:
+    def _predict(self, model: FittedCandidate, frame: Any) -> tuple[Integers, Floats | None]:
         """Return the class that a model decides for each record, and the probabilities of the classes if it has any."""
-        number = {value: place for place, value in enumerate(self.table.values)}
+        class_indices = {value: index for index, value in enumerate(self.table.values)}
         frame = frame[list(model.columns)]
         try:
             with warnings.catch_warnings(action="ignore"):
-                chosen = np.asarray(model.estimator.predict(frame)).reshape(-1)
-                decided = np.array([number[value] for value in chosen.tolist()])
+                predictions = np.asarray(model.estimator.predict(frame)).reshape(-1)
+                decided = np.array([class_indices[value] for value in predictions.tolist()])
                 if not hasattr(model.estimator, "predict_proba"):
                     return decided, None
-                given = np.asarray(model.estimator.predict_proba(frame), dtype=np.float64)
-            classes = [number[value] for value in np.asarray(model.estimator.classes_).tolist()]
+                probabilities = np.asarray(model.estimator.predict_proba(frame), dtype=np.float64)
+            classes = [class_indices[value] for value in np.asarray(model.estimator.classes_).tolist()]
         except Exception as error:  # the estimator's own code
             raise ModelError(f"the model fails on these records ({type(error).__name__}: {error})") from error
-        scores = np.zeros((len(frame), len(number)))
-        scores[:, classes] = given
+        scores = np.zeros((len(frame), len(class_indices)))
+        scores[:, classes] = probabilities
         if not np.isfinite(scores).all():
             raise ModelError("the model gives NaN or infinite probabilities")
         return decided, scores

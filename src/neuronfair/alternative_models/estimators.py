@@ -45,8 +45,8 @@ from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import Card, fingerprint, fully_connected
 
 SEED_PARAMETERS = ("random_state", "random_seed")
-HELD = 10  # one row in so many stops the training
-COMPARED = 2_000  # rows that show which neurons react
+VALIDATION_EVERY = 10  # one row in so many stops the training
+MAX_COMPARED_RECORDS = 2_000  # rows that show which neurons react
 
 
 class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -75,25 +75,28 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Train the network."""
         target = self.domain.target
         assert target is not None
-        read = [replace(a, encode="none") if a.name in self.without else a for a in self.domain.attributes]
-        self.domain_ = replace(self.domain, attributes=tuple(read))
+        attributes = [replace(a, encode="none") if a.name in self.without else a for a in self.domain.attributes]
+        self.domain_ = replace(self.domain, attributes=tuple(attributes))
         self.classes_ = np.unique(np.asarray(y))
-        rows, texts = self._rows(table), [str(one) for one in np.asarray(y)]
+        rows, texts = self._rows(table), [str(value) for value in np.asarray(y)]
         labels = torch.tensor([target.classes.index(text) for text in texts])
         encoding = TableEncoding.of(self.domain_)
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(self.random_state))
-        held, learned = order[: max(1, len(rows) // HELD)], order[max(1, len(rows) // HELD) :]
+        validation, training = (
+            order[: max(1, len(rows) // VALIDATION_EVERY)],
+            order[max(1, len(rows) // VALIDATION_EVERY) :],
+        )
         x = encoding.encode(rows)
         self.module_ = train_module(
             lambda: fully_connected(encoding.width, self.hidden, len(target.classes)),
-            x[learned],
-            labels[learned],
-            validation=(x[held], labels[held]),
+            x[training],
+            labels[training],
+            validation=(x[validation], labels[validation]),
             settings=TrainingSettings(restarts=1, epochs=self.epochs, lr=self.lr, batch=256, patience=3),
             seed=self.random_state,
         ).module
         if self.silenced_share > 0:
-            self.module_ = self._silenced(self.module_, rows)
+            self.module_ = self._silence(self.module_, rows)
         return self
 
     def predict_proba(self, table: Any) -> Any:
@@ -101,7 +104,7 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         target = self.domain.target
         assert target is not None
         scores = Network(self.module_, self.domain_).scores(self._rows(table)).double().softmax(1).numpy()
-        return scores[:, [target.classes.index(str(one)) for one in self.classes_]]
+        return scores[:, [target.classes.index(str(value)) for value in self.classes_]]
 
     def predict(self, table: Any) -> Any:
         """Return the likeliest classes."""
@@ -109,10 +112,10 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def shifted(self, threshold: float, positive: int) -> NetworkClassifier:
         """Return a copy of a network of two classes with another threshold for one of them, as part of its weights."""
-        made = copy.deepcopy(self)
+        network = copy.deepcopy(self)
         with torch.no_grad():
-            list_linear_layers(made.module_)[-1].bias[positive] -= float(np.log(threshold / (1 - threshold)))
-        return made
+            list_linear_layers(network.module_)[-1].bias[positive] -= float(np.log(threshold / (1 - threshold)))
+        return network
 
     def save(self, path: Path, accuracy: float) -> None:
         """Write the weights, their card, and the domain file that leaves out what the network does not read."""
@@ -136,11 +139,11 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _rows(self, table: Any) -> Tensor:
         return read_table(table, self.domain).rows
 
-    def _silenced(self, module: nn.Sequential, rows: Tensor) -> nn.Sequential:
+    def _silence(self, module: nn.Sequential, rows: Tensor) -> nn.Sequential:
         """Silence the neurons that differ most between records and their counterfactual twins."""
-        some = rows[:COMPARED]
-        twins = with_counterfactuals(self.domain_, fit_counterfactuals(self.domain_, some))
-        profile = interpret(Network(module, self.domain_), twins, some)
+        sample = rows[:MAX_COMPARED_RECORDS]
+        twins = with_counterfactuals(self.domain_, fit_counterfactuals(self.domain_, sample))
+        profile = interpret(Network(module, self.domain_), twins, sample)
         layer = min(self.layer, len(profile.layers) - 1)
         order = torch.argsort(profile.layers[layer].act_diff, descending=True)
         with torch.no_grad():
@@ -149,10 +152,10 @@ class NetworkClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return module
 
 
-NAMES = ("logistic", "boosting", "forest", "lightgbm", "network")
-OWN = (".safetensors", ".npz")
+ESTIMATOR_NAMES = ("logistic", "boosting", "forest", "lightgbm", "network")
+NETWORK_SUFFIXES = (".safetensors", ".npz")
 CONSTRAINTS = ("monotone_constraints", "monotonic_cst")
-CLASSIFIER = "model"  # the step of a pipeline around an estimator of the user's
+CLASSIFIER_STEP = "model"  # the step of a pipeline around an estimator of the user's
 
 
 @dataclass(frozen=True)
@@ -167,9 +170,9 @@ class Dimension:
     planned: tuple[float, ...] = ()
 
     @property
-    def whole(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether it is a whole number."""
-        return all(isinstance(one, int) for one in (self.low, self.high, self.default))
+        return all(isinstance(value, int) for value in (self.low, self.high, self.default))
 
     @property
     def log(self) -> bool:
@@ -178,22 +181,22 @@ class Dimension:
 
     def drawn(self, trial: Any) -> int | float:
         """Return the value that a trial of Optuna proposes."""
-        suggest, how = trial.suggest_int if self.whole else trial.suggest_float, {"step": self.step}
+        suggest, how = trial.suggest_int if self.is_integer else trial.suggest_float, {"step": self.step}
         value: int | float = suggest(self.name, self.low, self.high, **({"log": True} if self.log else how))
         return value
 
-    def random(self, generator: np.random.Generator, kept: float) -> int | float:
+    def random(self, generator: np.random.Generator, keep_chance: float) -> int | float:
         """Return a value at random: with the chance `kept` that of the baseline, else any."""
-        share, keep = generator.random(), generator.random() < kept
+        position, keep = generator.random(), generator.random() < keep_chance
         if keep:
             value: float = self.default
         elif self.log:
-            value = float(self.low * (self.high / self.low) ** share)
+            value = float(self.low * (self.high / self.low) ** position)
         else:
-            value = self.low + (self.high - self.low) * share
+            value = self.low + (self.high - self.low) * position
         if self.step is not None:
             value = self.low + round((value - self.low) / self.step) * self.step
-        return round(value) if self.whole else float(value)
+        return round(value) if self.is_integer else float(value)
 
 
 @dataclass(frozen=True)
@@ -216,41 +219,41 @@ class Recipe:
         return isinstance(self.estimator, NetworkClassifier)
 
 
-def recipe(source: Any, table: SearchTable, columns: Sequence[str], *, trust_pickle: bool = False) -> Recipe:
+def make_recipe(source: Any, table: SearchTable, columns: Sequence[str], *, trust_pickle: bool = False) -> Recipe:
     """Return the recipe of a name, `package.module:make`, a file of a fitted model, an estimator or a function.
 
     What is fitted already is cloned with its parameters.
     """
     names = tuple(columns)
-    if isinstance(source, str) and source in NAMES:
-        made = _named(source, table, names)
-        return Recipe(made, names, source, ".safetensors" if source == "network" else ".skops")
+    if isinstance(source, str) and source in ESTIMATOR_NAMES:
+        estimator = _make_named(source, table, names)
+        return Recipe(estimator, names, source, ".safetensors" if source == "network" else ".skops")
     if isinstance(source, (str, Path)):
-        return _of_file(str(source), table, names, trust_pickle)
-    made = source() if isinstance(source, type) or (callable(source) and not hasattr(source, "fit")) else source
-    if not hasattr(made, "fit") or not hasattr(made, "get_params"):
+        return _read_recipe(str(source), table, names, trust_pickle)
+    estimator = source() if isinstance(source, type) or (callable(source) and not hasattr(source, "fit")) else source
+    if not hasattr(estimator, "fit") or not hasattr(estimator, "get_params"):
         raise ModelError(
-            f"expected an estimator of scikit-learn, a function that makes one or a name ({', '.join(NAMES)}), got "
-            f"{type(made).__name__}"
+            f"expected an estimator of scikit-learn, a function that makes one or a name "
+            f"({', '.join(ESTIMATOR_NAMES)}), got {type(estimator).__name__}"
         )
-    return Recipe(clone_unfitted(made), names, type(last_of(made)).__name__)
+    return Recipe(clone_unfitted(estimator), names, type(find_last_step(estimator)).__name__)
 
 
-def _of_file(source: str, table: SearchTable, names: tuple[str, ...], trust_pickle: bool) -> Recipe:
+def _read_recipe(source: str, table: SearchTable, names: tuple[str, ...], trust_pickle: bool) -> Recipe:
     path = Path(source)
     if ":" in source and not path.exists():
-        return replace(recipe(import_object(ModelFile(source), source), table, names), name=source)
+        return replace(make_recipe(import_object(ModelFile(source), source), table, names), name=source)
     if not path.exists():
-        raise ModelError(f"{source}: neither a file nor a name. {did_you_mean(source, NAMES)}")
+        raise ModelError(f"{source}: neither a file nor a name. {did_you_mean(source, ESTIMATOR_NAMES)}")
     suffix = path.suffix.lower()
-    if suffix in OWN:
+    if suffix in NETWORK_SUFFIXES:
         layers = list_linear_layers(weights.load_weights(path)[0])
         hidden = tuple(layer.out_features for layer in layers[:-1])
         return Recipe(NetworkClassifier(table.data.domain, hidden=hidden), names, source, ".safetensors")
     if suffix not in REFITTED:
         raise ModelError(
             f"{source}: a model of this kind cannot be fitted again from its file. Name what makes it: "
-            f"--estimator package.module:make or one of {', '.join(NAMES)}"
+            f"--estimator package.module:make or one of {', '.join(ESTIMATOR_NAMES)}"
         )
     estimator = read_file(ModelFile(source, trust_pickle=trust_pickle))[0]
     estimator = getattr(estimator, "best_estimator_", estimator)
@@ -259,7 +262,7 @@ def _of_file(source: str, table: SearchTable, names: tuple[str, ...], trust_pick
     return Recipe(clone_unfitted(estimator), names, source, suffix)
 
 
-def _named(name: str, table: SearchTable, columns: Sequence[str]) -> Any:
+def _make_named(name: str, table: SearchTable, columns: Sequence[str]) -> Any:
     """Return an estimator by its name, with ordinary preprocessing of words and numbers."""
     if name == "network":
         return NetworkClassifier(table.data.domain)
@@ -282,9 +285,9 @@ def _named(name: str, table: SearchTable, columns: Sequence[str]) -> Any:
     return Pipeline([("columns", columns_before), ("model", last)])
 
 
-def last_of(estimator: Any) -> Any:
+def find_last_step(estimator: Any) -> Any:
     """Return the estimator at the end of a pipeline."""
-    return last_of(estimator.steps[-1][1]) if hasattr(estimator, "steps") else estimator
+    return find_last_step(estimator.steps[-1][1]) if hasattr(estimator, "steps") else estimator
 
 
 def _prefix(estimator: Any) -> str:
@@ -296,7 +299,7 @@ def _prefix(estimator: Any) -> str:
 
 
 #: How far hyper-parameters may lie from those of the baseline: factors.
-FACTORS: Mapping[str, tuple[float, float]] = {
+PARAMETER_FACTORS: Mapping[str, tuple[float, float]] = {
     "learning_rate": (0.3, 3.0),
     "lr": (0.5, 2.0),
     "n_estimators": (0.5, 2.0),
@@ -311,23 +314,25 @@ FACTORS: Mapping[str, tuple[float, float]] = {
     "epochs": (0.5, 1.5),
 }
 #: Penalties, which are often 0: up to so much.
-PENALTIES: Mapping[str, float] = {"reg_lambda": 20.0, "reg_alpha": 5.0, "l2_regularization": 20.0}
+MAX_PENALTIES: Mapping[str, float] = {"reg_lambda": 20.0, "reg_alpha": 5.0, "l2_regularization": 20.0}
 
 
-def dimensions(estimator: Any) -> list[Dimension]:
+def list_hyperparameters(estimator: Any) -> list[Dimension]:
     """Return the hyper-parameters that a search varies, around the values that the estimator has."""
-    prefix, last, found = _prefix(estimator), last_of(estimator), []
+    prefix, last, results = _prefix(estimator), find_last_step(estimator), []
     for name, value in last.get_params(deep=False).items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
-        if name in PENALTIES and value >= 0:
-            found.append(Dimension(prefix + name, 0.0, max(PENALTIES[name], float(value)), float(value)))
-        elif name in FACTORS and value > 0 and not (name == "max_iter" and not hasattr(last, "learning_rate")):
-            low, high = (value * factor for factor in FACTORS[name])
+        if name in MAX_PENALTIES and value >= 0:
+            results.append(Dimension(prefix + name, 0.0, max(MAX_PENALTIES[name], float(value)), float(value)))
+        elif (
+            name in PARAMETER_FACTORS and value > 0 and not (name == "max_iter" and not hasattr(last, "learning_rate"))
+        ):
+            low, high = (value * factor for factor in PARAMETER_FACTORS[name])
             if isinstance(value, int):
                 low, high = max(1, round(low)), round(high)
-            found.append(Dimension(prefix + name, low, high, value))
-    return found
+            results.append(Dimension(prefix + name, low, high, value))
+    return results
 
 
 def clone_unfitted(estimator: Any) -> Any:
@@ -337,12 +342,12 @@ def clone_unfitted(estimator: Any) -> Any:
     return clone(estimator)
 
 
-def seeded(estimator: Any, seed: int, hyper: Mapping[str, float]) -> Any:
+def clone_with_seed(estimator: Any, seed: int, hyper: Mapping[str, float]) -> Any:
     """Return a clone with other hyper-parameters, all of whose random states are set."""
     copied = clone_unfitted(estimator)
     names = [name for name in copied.get_params(deep=True) if name.rpartition("__")[2] in SEED_PARAMETERS]
     copied.set_params(**dict.fromkeys(names, seed % 2**31), **hyper)
-    last = last_of(copied)
+    last = find_last_step(copied)
     if type(last).__module__.startswith("catboost"):
         last.set_params(allow_writing_files=False)  # or it leaves a folder where the user stands
         if not {*last.get_params()} & {*SEED_PARAMETERS}:  # it lists only parameters that were set
@@ -350,39 +355,39 @@ def seeded(estimator: Any, seed: int, hyper: Mapping[str, float]) -> Any:
     return copied
 
 
-def without(estimator: Any, names: Collection[str]) -> None:
+def drop_columns(estimator: Any, names: Collection[str]) -> None:
     """Take columns out of an estimator that names them; others see in the table that they are gone."""
     if isinstance(estimator, NetworkClassifier):
         estimator.set_params(without=tuple(sorted({*estimator.without, *names})))
     for _, step in getattr(estimator, "steps", ()):
-        without(step, names)
+        drop_columns(step, names)
     if not hasattr(estimator, "transformers"):
         return
-    kept = []
+    transformers = []
     for name, transformer, columns in estimator.transformers:
         if isinstance(columns, str):
             columns = [] if columns in names else columns
-        elif isinstance(columns, (list, tuple)) and all(isinstance(one, str) for one in columns):
-            columns = [one for one in columns if one not in names]
+        elif isinstance(columns, (list, tuple)) and all(isinstance(column, str) for column in columns):
+            columns = [column for column in columns if column not in names]
         elif not callable(columns):
             raise ModelError("a ColumnTransformer that chooses columns by their places cannot do without some of them")
         if callable(columns) or len(columns):
-            kept.append((name, transformer, columns))
-    estimator.set_params(transformers=kept)
+            transformers.append((name, transformer, columns))
+    estimator.set_params(transformers=transformers)
 
 
-def banded(estimator: Any, names: Sequence[str], bands: int) -> Any:
+def put_into_bands(estimator: Any, names: Sequence[str], bands: int) -> Any:
     """Return an estimator that is given some numbers in a few bands of equal size."""
     bins = KBinsDiscretizer(bands, encode="ordinal", strategy="quantile", quantile_method="averaged_inverted_cdf")
     columns = ColumnTransformer(
         [("bands", bins, list(names))], remainder="passthrough", verbose_feature_names_out=False
     ).set_output(transform="pandas")
-    return Pipeline([("bands", columns), (CLASSIFIER, estimator)])
+    return Pipeline([("bands", columns), (CLASSIFIER_STEP, estimator)])
 
 
-def constrain(estimator: Any, frame: Any, y: Any, signs: Mapping[str, int]) -> None:
+def set_monotone(estimator: Any, frame: Any, y: Any, signs: Mapping[str, int]) -> None:
     """Set the monotone constraints of the last estimator, by the names of the columns that the steps before it make."""
-    last = last_of(estimator)
+    last = find_last_step(estimator)
     name = next(name for name in CONSTRAINTS if name in last.get_params(deep=False))
     columns = list(frame.columns)
     if hasattr(estimator, "steps"):
@@ -392,15 +397,15 @@ def constrain(estimator: Any, frame: Any, y: Any, signs: Mapping[str, int]) -> N
     last.set_params(**{name: tuple(rules) if "XGB" in type(last).__name__ else rules})
 
 
-def fitted(estimator: Any, frame: Any, y: Any, weights: Any | None, seed: int) -> Any:
+def fit_estimator(estimator: Any, frame: Any, y: Any, weights: Any | None, seed: int) -> Any:
     """Fit an estimator. Where it takes no weights of records, as many records are drawn by their weights instead."""
-    last, extra = last_of(estimator), {}
+    last, extra = find_last_step(estimator), {}
     if weights is not None:
         if has_fit_parameter(last, "sample_weight"):
             extra[f"{_prefix(estimator)}sample_weight"] = weights
         else:
-            drawn = np.random.default_rng(seed).choice(len(y), len(y), p=weights / weights.sum())
-            frame, y = frame.iloc[drawn].reset_index(drop=True), y[drawn]
+            indices = np.random.default_rng(seed).choice(len(y), len(y), p=weights / weights.sum())
+            frame, y = frame.iloc[indices].reset_index(drop=True), y[indices]
     state = np.random.get_state()
     np.random.seed(seed % 2**32)  # what draws from numpy's common random state starts at a known place
     try:
@@ -412,7 +417,7 @@ def fitted(estimator: Any, frame: Any, y: Any, weights: Any | None, seed: int) -
         np.random.set_state(state)
 
 
-def at_threshold(estimator: Any, threshold: float, values: Sequence[Any], positive: int) -> Any:
+def with_threshold(estimator: Any, threshold: float, values: Sequence[Any], positive: int) -> Any:
     """Return a fitted classifier of two classes that chooses the positive one from a probability on, for all alike."""
     if isinstance(estimator, NetworkClassifier):
         return estimator.shifted(threshold, positive)
@@ -420,7 +425,7 @@ def at_threshold(estimator: Any, threshold: float, values: Sequence[Any], positi
     return FixedThresholdClassifier(FrozenEstimator(estimator), **options).fit(None, np.asarray(values))
 
 
-def write(estimator: Any, path: Path, accuracy: float) -> None:
+def write_model(estimator: Any, path: Path, accuracy: float) -> None:
     """Write a fitted estimator in the format that the name of the file says."""
     if isinstance(estimator, NetworkClassifier):
         estimator.save(path, accuracy)

@@ -14,7 +14,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from neuronfair.alternative_models import AlternativesSettings, Measure
-from neuronfair.alternative_models.parts import LEAST, Integers, SearchTable
+from neuronfair.alternative_models.parts import MIN_IN_PART, Integers, SearchTable
 from neuronfair.errors import DataError, ModelError, NeuronFairError, one_line
 from neuronfair.measure.stats import Estimate, Fit, excess
 from neuronfair.model.decision import Decision
@@ -79,15 +79,17 @@ class PartEvaluator:
     measure: Measure
 
     @staticmethod
-    def of(table: SearchTable, part: str, settings: AlternativesSettings, own: QualityFunction | None) -> PartEvaluator:
+    def of(
+        table: SearchTable, part: str, settings: AlternativesSettings, quality_function: QualityFunction | None
+    ) -> PartEvaluator:
         """Return what measures answers for a part; `own` is a quality function of the user's."""
-        known: Measure = "selection_gap" if table.data.domain.favourable is None else "disparate_impact"
-        if settings.measure == "disparate_impact" and known != settings.measure:
+        default: Measure = "selection_gap" if table.data.domain.favourable is None else "disparate_impact"
+        if settings.measure == "disparate_impact" and default != settings.measure:
             raise DataError("the disparate-impact ratio needs the favourable outcome. Name it: --favourable CLASS")
-        quality = own if own is not None else settings.quality
+        quality = quality_function if quality_function is not None else settings.quality
         if isinstance(quality, str) and ":" in quality:
             quality = import_object(ModelFile(quality), quality)
-        return PartEvaluator(table, table.part(part), quality, settings.measure or known)
+        return PartEvaluator(table, table.part(part), quality, settings.measure or default)
 
     @cached_property
     def labels(self) -> Integers:
@@ -99,47 +101,49 @@ class PartEvaluator:
     def quality_of(self, answers: ModelAnswers) -> float:
         """Return the quality of a model; more is better."""
         if callable(self.quality):
-            return self._own(answers, np.arange(len(self.rows)))
-        return self._compared_quality(answers, None)[0]
+            return self._evaluate_own(answers, np.arange(len(self.rows)))
+        return self._estimate_quality(answers, None)[0]
 
     def quality_gain(self, answers: ModelAnswers, baseline: ModelAnswers, confidence: float) -> Gain:
         """Return the change of quality against a baseline, with a one-sided lower bound."""
-        value, error = self._compared_quality(answers, baseline)
+        value, error = self._estimate_quality(answers, baseline)
         return Gain(value, error, value - float(student.ppf(confidence, len(self.rows) - 1)) * error)
 
     def quality_span(self, answers: ModelAnswers, confidence: float) -> Estimate:
         """Return the quality with its confidence interval."""
-        value, error = self._compared_quality(answers, None)
+        value, error = self._estimate_quality(answers, None)
         half = float(norm.isf((1 - confidence) / 2)) * error
         return Estimate(value, value - half, value + half)
 
-    def _compared_quality(self, answers: ModelAnswers, baseline: ModelAnswers | None) -> tuple[float, float]:
+    def _estimate_quality(self, answers: ModelAnswers, baseline: ModelAnswers | None) -> tuple[float, float]:
         """Return the quality, or how much more it is than a baseline's, and its standard error."""
         if self.quality == "roc_auc":
-            return self._fit(answers).auc(None if baseline is None else self._fit(baseline))
+            return self._score_fit(answers).auc(None if baseline is None else self._score_fit(baseline))
         n = len(self.rows)
         if not callable(self.quality):
-            gains = self._gains(answers) - (0.0 if baseline is None else self._gains(baseline))
+            gains = self._quality_by_record(answers) - (0.0 if baseline is None else self._quality_by_record(baseline))
             return float(gains.mean()), float(gains.std(ddof=1) / math.sqrt(n))
 
-        def value(some: Integers) -> float:
-            return self._own(answers, some) - (0.0 if baseline is None else self._own(baseline, some))
+        def value(records: Integers) -> float:
+            return self._evaluate_own(answers, records) - (
+                0.0 if baseline is None else self._evaluate_own(baseline, records)
+            )
 
         random = np.random.default_rng(n)
         return value(np.arange(n)), float(np.std([value(random.integers(n, size=n)) for _ in range(OWN_DRAWS)], ddof=1))
 
-    def _gains(self, answers: ModelAnswers) -> Floats:
+    def _quality_by_record(self, answers: ModelAnswers) -> Floats:
         """Return what each record adds to the quality, whose mean it is."""
         right = (answers.decided == self.labels).astype(np.float64)
         if self.quality == "accuracy":
             return np.asarray(right)
         if self.quality == "balanced_accuracy":
-            classes, place = np.unique(self.labels, return_inverse=True)
-            return np.asarray(right * (len(right) / (len(classes) * np.bincount(place)))[place])
-        own = self._scores(answers)[np.arange(len(right)), self.labels]
-        return np.asarray(np.log(own.clip(TINY, 1.0)))
+            classes, class_index = np.unique(self.labels, return_inverse=True)
+            return np.asarray(right * (len(right) / (len(classes) * np.bincount(class_index)))[class_index])
+        own_scores = self._scores(answers)[np.arange(len(right)), self.labels]
+        return np.asarray(np.log(own_scores.clip(TINY, 1.0)))
 
-    def _fit(self, answers: ModelAnswers) -> Fit:
+    def _score_fit(self, answers: ModelAnswers) -> Fit:
         return Fit.of(self._scores(answers), self.labels, Decision())
 
     def _scores(self, answers: ModelAnswers) -> Floats:
@@ -147,30 +151,30 @@ class PartEvaluator:
             raise ModelError(f"the quality {self.quality} needs probabilities, and the model gives none")
         return answers.scores
 
-    def _own(self, answers: ModelAnswers, some: Integers) -> float:
+    def _evaluate_own(self, answers: ModelAnswers, records: Integers) -> float:
         assert callable(self.quality)
         values = np.array(self.table.values)
         try:
-            found = float(self.quality(values[self.labels[some]], values[answers.decided[some]]))
+            value = float(self.quality(values[self.labels[records]], values[answers.decided[records]]))
         except Exception as error:  # the user's own code
             raise NeuronFairError(f"the quality function failed ({type(error).__name__}: {one_line(error)})") from error
-        if not math.isfinite(found):
-            raise NeuronFairError(f"the quality function gave {found}, and a finite number is needed")
-        return found
+        if not math.isfinite(value):
+            raise NeuronFairError(f"the quality function gave {value}, and a finite number is needed")
+        return value
 
     # Discrimination
 
-    def measured(self, answers: ModelAnswers) -> float:
+    def measure_model(self, answers: ModelAnswers) -> float:
         """Return how discriminatory a model is; 0 is best."""
         return self.compute_measures(answers)[self.measure]
 
     def refuse_one_decision(self, answers: ModelAnswers) -> None:
         """Refuse a model that decides (nearly) alike for all: where hardly anyone is selected, no group is behind."""
         selected = answers.decided[self._compared] == self.table.positive
-        if min(selected.sum(), (~selected).sum()) < LEAST:
+        if min(selected.sum(), (~selected).sum()) < MIN_IN_PART:
             raise ModelError(
                 f"it selects {selected.sum():,} of {len(selected):,} records, and groups are compared only where at "
-                f"least {LEAST} are selected and {LEAST} are not"
+                f"least {MIN_IN_PART} are selected and {MIN_IN_PART} are not"
             )
 
     def compute_measures(self, answers: ModelAnswers) -> dict[Measure, float]:
@@ -195,9 +199,9 @@ class PartEvaluator:
 
         A measure of groups needs a `pair` that other records have named; without it, the bound claims too much.
         """
-        value = self.measured(baseline) - self.measured(answers)
-        drawn = self._draw_measures(answers, baseline, draws)
-        change = drawn[1] - drawn[0]
+        value = self.measure_model(baseline) - self.measure_model(answers)
+        measures = self._draw_measures(answers, baseline, draws)
+        change = measures[1] - measures[0]
         low = float(np.quantile(change, 1 - confidence))
         if pair is not None:
             low = min(value, self._bound_gain(answers, baseline, confidence, pair))
@@ -220,11 +224,15 @@ class PartEvaluator:
         baseline was named by other records. A quarter of a record is added to each count, or else a rate of 0 or 1
         would be known without error.
         """
-        drawn = self._draw_counts(answers, baseline, DRAWS, ADDED)
-        model_rates, base_rates = (_rates(self.measure, drawn.sum(axis)) for axis in (4, 3))  # (draws, labels, groups)
-        apart = _distance(self.measure, base_rates[:, pair.label, pair.ahead], base_rates[:, pair.label, pair.behind])
+        tables = self._draw_counts(answers, baseline, DRAWS, ADDED)
+        model_rates, base_rates = (_rates(self.measure, tables.sum(axis)) for axis in (4, 3))  # (draws, labels, groups)
+        distances = _distance(
+            self.measure, base_rates[:, pair.label, pair.ahead], base_rates[:, pair.label, pair.behind]
+        )
         bounds = [
-            np.quantile(apart[:, None] - _distance(self.measure, ahead[:, None], rates), 1 - confidence, axis=0).min()
+            np.quantile(
+                distances[:, None] - _distance(self.measure, ahead[:, None], rates), 1 - confidence, axis=0
+            ).min()
             for rates in model_rates.transpose(1, 0, 2)
             for ahead in rates.T
         ]
@@ -232,9 +240,9 @@ class PartEvaluator:
 
     def measure_span(self, answers: ModelAnswers, confidence: float) -> Estimate:
         """Return the measure with its confidence interval (bootstrap)."""
-        drawn = self._draw_measures(answers, answers, DRAWS)[0]
-        low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
-        value = self.measured(answers)
+        measures = self._draw_measures(answers, answers, DRAWS)[0]
+        low, high = np.quantile(measures, [(1 - confidence) / 2, (1 + confidence) / 2])
+        value = self.measure_model(answers)
         return Estimate(value, min(value, float(low)), max(value, float(high)))
 
     @cached_property
@@ -245,8 +253,8 @@ class PartEvaluator:
     def _draw_measures(self, answers: ModelAnswers, baseline: ModelAnswers, draws: int) -> Floats:
         """Return the measure of a model and of the baseline in tables drawn with replacement: (2, draws)."""
         if self.measure in GROUP_MEASURES:
-            drawn = self._draw_counts(answers, baseline, draws)
-            return np.stack([_measure_groups(self.measure, drawn.sum(axis)) for axis in (4, 3)])
+            tables = self._draw_counts(answers, baseline, draws)
+            return np.stack([_measure_groups(self.measure, tables.sum(axis)) for axis in (4, 3)])
         random = np.random.default_rng([draws, len(self.rows)])
         flips = np.concatenate([answers.flips[self.measure], baseline.flips[self.measure]]).T[self._compared]
         values, count = np.unique(flips[~np.isnan(flips).any(1)], axis=0, return_counts=True)  # records that are alike
@@ -262,8 +270,8 @@ class PartEvaluator:
         flat = counts.reshape(len(counts), -1)
         shares = (flat + added) / (flat + added).sum(1, keepdims=True)
         sizes = flat.sum(1)
-        drawn = [random.multinomial(size, share, size=draws) for size, share in zip(sizes, shares, strict=True)]
-        return np.stack(drawn, 1).reshape(draws, *counts.shape).astype(np.float64)
+        tables = [random.multinomial(size, share, size=draws) for size, share in zip(sizes, shares, strict=True)]
+        return np.stack(tables, 1).reshape(draws, *counts.shape).astype(np.float64)
 
     def count_answers(self, answers: ModelAnswers, baseline: ModelAnswers) -> Integers:
         """Return how many records there are by group, label, and both decisions, each positive or not."""

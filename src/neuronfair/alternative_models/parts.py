@@ -18,10 +18,10 @@ from neuronfair.formatting import listing
 from neuronfair.model.records import OriginalCells
 
 Integers = npt.NDArray[np.int64]
-PATTERN = ("fit", "fit", "fit", "choose", "test")  # of the records of each label and group
-LEAST = 10  # records in each part of a group that is compared
-MOST_VALUES = 10  # of a sensitive number whose values are groups; one with more is put into bands
-NAMED = 5  # groups that are too small, by name
+PART_PATTERN = ("fit", "fit", "fit", "choose", "test")  # of the records of each label and group
+MIN_IN_PART = 10  # records in each part of a group that is compared
+MAX_GROUP_VALUES = 10  # of a sensitive number whose values are groups; one with more is put into bands
+MAX_NAMED_GROUPS = 5  # groups that are too small, by name
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class SearchTable:
         """What a report says about the groups."""
         bands = f"{listing(self.banded)}: compared in bands that begin at the quartiles ({listing(self.groups)})."
         small = (
-            f"Not compared, as they have fewer than {LEAST} records in a part or a rule excludes them: "
-            f"{counted(self.left_out)}. Their records are fitted and count for the quality."
+            f"Not compared, as they have fewer than {MIN_IN_PART} records in a part or a rule excludes them: "
+            f"{list_group_sizes(self.left_out)}. Their records are fitted and count for the quality."
         )
         return (*([bands] if self.banded else []), *([small] if self.left_out else []))
 
@@ -86,7 +86,7 @@ class SearchTable:
         return {"fit": self.fit, "choose": self.choose, "test": self.test}[name]
 
 
-def search_table(data: Dataset, seed: int) -> SearchTable:
+def prepare_search_table(data: Dataset, seed: int) -> SearchTable:
     """Return a data set ready for a search; refuse one whose parts would be too small to compare groups."""
     domain = data.domain
     if domain.target is None or not domain.target.classes or not data.labelled:
@@ -97,52 +97,53 @@ def search_table(data: Dataset, seed: int) -> SearchTable:
         raise DataError(f"{data.name}: the target '{domain.target.column}' has one class only ({only})")
     if len(domain.target.classes) > 2 and domain.favourable is None:
         raise DataError(f"{data.name}: of {len(domain.target.classes)} classes, name the --favourable one")
-    data, banded, empty = _in_bands(_with_frame(data))
+    data, banded, empty = _put_into_bands(_with_frame(data))
     sensitive = [data.domain.attributes[column] for column in data.domain.sensitive_columns]
     number = np.where(empty, -1, data.domain.combinations.number(data.rows).numpy())
-    excluded = _excluded(data)
-    parts = _parts(data.labels.numpy(), np.where(excluded, -1, number), seed)
+    excluded = _find_excluded(data)
+    parts = _draw_parts(data.labels.numpy(), np.where(excluded, -1, number), seed)
     used, first, count = np.unique(number[~empty], return_index=True, return_counts=True)
     codes = data.rows[:, list(data.domain.sensitive_columns)].numpy()[~empty][first]
     names = [", ".join(a.group_name(int(code)) for a, code in zip(sensitive, row, strict=True)) for row in codes]
     enough = ~excluded[~empty][first]
     for rows in parts.values():
-        enough &= np.array([(number[rows] == one).sum() >= LEAST for one in used])
+        enough &= np.array([(number[rows] == group_number).sum() >= MIN_IN_PART for group_number in used])
     left_out = {name: int(n) for name, n, compared in zip(names, count, enough, strict=True) if not compared}
     groups = tuple(name for name in names if name not in left_out)
     if len(groups) < 2:
         raise DataError(
-            f"{data.name}: fewer than two groups by {', '.join(domain.sensitive)} have {LEAST} records in each of the "
-            f"three parts, so none can be compared. Too few: {counted(left_out) or 'all'}. More records, or larger "
-            "groups, are needed"
+            f"{data.name}: fewer than two groups by {', '.join(domain.sensitive)} have {MIN_IN_PART} records in each "
+            f"of the three parts, so none can be compared. Too few: {list_group_sizes(left_out) or 'all'}. More "
+            "records, or larger groups, are needed"
         )
     group = np.full(len(data), -1)
-    for place, one in enumerate(used[enough]):
-        group[number == one] = place
+    for index, group_number in enumerate(used[enough]):
+        group[number == group_number] = index
     assert data.original is not None
     frame = data.original.frame[list(data.domain.names)]
-    return SearchTable(data, frame, _values(data), group, groups, **parts, left_out=left_out, banded=banded)
+    return SearchTable(data, frame, _find_class_values(data), group, groups, **parts, left_out=left_out, banded=banded)
 
 
-def counted(groups: Mapping[str, int]) -> str:
+def list_group_sizes(groups: Mapping[str, int]) -> str:
     """Return groups and their sizes in words, the largest first."""
     sizes = sorted(groups.items(), key=lambda item: -item[1])
     return listing(
-        [f"{name} ({n:,})" for name, n in sizes[:NAMED]] + [f"{len(sizes) - NAMED} more"] * (len(sizes) > NAMED)
+        [f"{name} ({n:,})" for name, n in sizes[:MAX_NAMED_GROUPS]]
+        + [f"{len(sizes) - MAX_NAMED_GROUPS} more"] * (len(sizes) > MAX_NAMED_GROUPS)
     )
 
 
-def _excluded(data: Dataset) -> npt.NDArray[np.bool_]:
+def _find_excluded(data: Dataset) -> npt.NDArray[np.bool_]:
     """Return which records have a sensitive value that no rule compares with others."""
-    found = np.zeros(len(data), dtype=bool)
+    excluded = np.zeros(len(data), dtype=bool)
     for column in data.domain.sensitive_columns:
         attribute = data.domain.attributes[column]
         for label in find_excluded_labels(data.domain.rules, attribute.name) & {*attribute.values}:
-            found |= data.rows[:, column].numpy() == attribute.values.index(label)
-    return found
+            excluded |= data.rows[:, column].numpy() == attribute.values.index(label)
+    return excluded
 
 
-def _in_bands(data: Dataset) -> tuple[Dataset, tuple[str, ...], npt.NDArray[np.bool_]]:
+def _put_into_bands(data: Dataset) -> tuple[Dataset, tuple[str, ...], npt.NDArray[np.bool_]]:
     """Return a data set whose sensitive numbers of many values are in bands, which those are, and who has no number.
 
     Bands begin at the quartiles. An empty cell belongs to no band; the code of its record becomes that of the median.
@@ -153,7 +154,7 @@ def _in_bands(data: Dataset) -> tuple[Dataset, tuple[str, ...], npt.NDArray[np.b
         a = attributes[column]
         codes = rows[:, column].numpy()
         present = codes[codes != a.empty]
-        if a.values or a.bands or len(np.unique(present)) <= MOST_VALUES:
+        if a.values or a.bands or len(np.unique(present)) <= MAX_GROUP_VALUES:
             continue
         quartiles = np.quantile(present, (0, 0.25, 0.5, 0.75), method="higher").tolist()
         cuts = tuple(a.low + a.step * code for code in dict.fromkeys(quartiles) if code > quartiles[0])
@@ -168,13 +169,13 @@ def _in_bands(data: Dataset) -> tuple[Dataset, tuple[str, ...], npt.NDArray[np.b
     return replace(data, domain=domain, rows=rows), tuple(banded), empty
 
 
-def _parts(labels: Integers, group: Integers, seed: int) -> dict[str, Integers]:
+def _draw_parts(labels: Integers, group: Integers, seed: int) -> dict[str, Integers]:
     """Return the records of each part, drawn so that labels and groups are as frequent in each."""
     random = np.random.default_rng([seed, len(labels)])
     order = np.lexsort((random.random(len(labels)), labels, group))
-    place = (np.arange(len(labels)) + random.integers(len(PATTERN))) % len(PATTERN)
-    chosen = np.array(PATTERN)[place]
-    return {name: np.sort(order[chosen == name]) for name in ("fit", "choose", "test")}
+    part_index = (np.arange(len(labels)) + random.integers(len(PART_PATTERN))) % len(PART_PATTERN)
+    part_names = np.array(PART_PATTERN)[part_index]
+    return {name: np.sort(order[part_names == name]) for name in ("fit", "choose", "test")}
 
 
 def _with_frame(data: Dataset) -> Dataset:
@@ -189,24 +190,24 @@ def _with_frame(data: Dataset) -> Dataset:
         columns = {name: Cells.of(list(map(str, column))) for name, column in table.items()}
         return replace(data, original=Original(columns, np.arange(len(data)), pandas.DataFrame(table)))
     names = data.domain.names
-    frame = pandas.DataFrame({name: _native(original.columns[name], original.rows) for name in names})
+    frame = pandas.DataFrame({name: _type_column(original.columns[name], original.rows) for name in names})
     columns = {name: Cells(cells.texts, cells.numbers[original.rows]) for name, cells in original.columns.items()}
     return replace(data, original=Original(columns, np.arange(len(data)), frame))
 
 
-def _native(cells: Cells, rows: Integers) -> npt.NDArray[Any]:
+def _type_column(cells: Cells, rows: Integers) -> npt.NDArray[Any]:
     """Return a column of text as numbers where all of its texts are numbers, and else as texts; empty cells are NaN."""
     try:
         numbers = np.array([float(text) if text else np.nan for text in cells.texts])
     except ValueError:
         texts = np.array([text or np.nan for text in cells.texts], dtype=object)
         return np.asarray(texts[cells.numbers[rows]])
-    found = numbers[cells.numbers[rows]]
-    whole = all(text.lstrip("-").isdigit() for text in cells.texts)
-    return np.asarray(found.astype(np.int64) if whole else found)
+    values = numbers[cells.numbers[rows]]
+    are_integers = all(text.lstrip("-").isdigit() for text in cells.texts)
+    return np.asarray(values.astype(np.int64) if are_integers else values)
 
 
-def _values(data: Dataset) -> tuple[Any, ...]:
+def _find_class_values(data: Dataset) -> tuple[Any, ...]:
     """Return the classes as the table writes them."""
     target, original = data.domain.target, data.original
     assert target is not None
@@ -216,6 +217,6 @@ def _values(data: Dataset) -> tuple[Any, ...]:
         first = [np.flatnonzero(labels == number) for number in range(len(target.classes))]
         if all(map(len, first)):
             return tuple(column.iloc[int(rows[0])] for rows in first)
-    if all(one.lstrip("-").isdigit() for one in target.classes):
+    if all(label.lstrip("-").isdigit() for label in target.classes):
         return tuple(map(int, target.classes))
     return tuple(target.classes)

@@ -64,20 +64,26 @@ class SearchFile:
         if path is not None and path.exists():
             content = read_bytes(path, times=TEXT_FACTOR)
             self._size = content.rfind(b"\n") + 1
-            lines = [_read(path, number, line) for number, line in enumerate(content[: self._size].splitlines(), 1)]
+            lines = [
+                _read_line(path, number, line) for number, line in enumerate(content[: self._size].splitlines(), 1)
+            ]
         for line in lines:
             if line.fit is not None:
                 self.fits[line.fit.candidate.name] = line.fit
             self.tested = line.tested or self.tested
             self.earlier += line.earlier
         before = lines[0].begun_with if lines else begun_with
-        other = [name for name, value in begun_with.items() if before.get(name, value) != value]
-        if anew and self.tested and not {*other} & {"table", "seed"}:
+        differing = [name for name, value in begun_with.items() if before.get(name, value) != value]
+        if anew and self.tested and not {*differing} & {"table", "seed"}:
             raise self.used_up()
-        if other and not anew:
+        if differing and not anew:
             choose = "Choose another --out, or --force to begin anew"
-            values = f" ({before[other[0]]}, now {begun_with[other[0]]})" if other[0].startswith("version") else ""
-            raise RunError(f"{path}: this search was begun with another {other[0]}{values}. {choose}")
+            values = (
+                f" ({before[differing[0]]}, now {begun_with[differing[0]]})"
+                if differing[0].startswith("version")
+                else ""
+            )
+            raise RunError(f"{path}: this search was begun with another {differing[0]}{values}. {choose}")
         if anew:
             self.earlier += bool(self.tested)
             self.fits, self.tested, self._size = {}, (), 0
@@ -118,18 +124,22 @@ class SearchFile:
             os.fsync(file.fileno())
 
 
-def _read(path: Path, number: int, line: bytes) -> _Line:
+def _read_line(path: Path, number: int, line: bytes) -> _Line:
     try:
         return msgspec.json.decode(line, type=_Line)
     except msgspec.MsgspecError as error:
         raise RunError(f"{path}: line {number} is damaged ({error}). Nothing was changed") from None
 
 
-ROUND = 10  # candidates that are proposed before any of them is measured, whatever the number of processes
-DRAWN = 20  # candidates after the planned ones whose parameters are drawn at random
-KEPT = 2 / 3  # chance that such a candidate has a parameter as the baseline has it: many changes at once cost quality
-FAR = 2.0  # tolerances of quality that may be lost by fits near which Optuna looks for better ones
-LOST = "quality lost"  # what a trial of Optuna keeps
+CANDIDATES_PER_ROUND = (
+    10  # candidates that are proposed before any of them is measured, whatever the number of processes
+)
+RANDOM_CANDIDATES = 20  # candidates after the planned ones whose parameters are drawn at random
+KEEP_CHANCE = (
+    2 / 3
+)  # chance that such a candidate has a parameter as the baseline has it: many changes at once cost quality
+MAX_TOLERANCES = 2.0  # tolerances of quality that may be lost by fits near which Optuna looks for better ones
+QUALITY_LOST = "quality lost"  # what a trial of Optuna keeps
 BASELINE = Candidate("baseline", 0, 0, {})
 
 
@@ -143,14 +153,14 @@ class SearchedFits:
     interrupted: bool = False
 
 
-def measure(fitter: CandidateFitter, candidate: Candidate, baseline: ModelAnswers | None) -> FitLine:
+def measure_candidate(fitter: CandidateFitter, candidate: Candidate, baseline: ModelAnswers | None) -> FitLine:
     """Fit one candidate and measure it on the choose part; a failure is a result, too."""
     start = time.perf_counter()
     try:
         evaluator = fitter.evaluator("choose")
-        answers = fitter.answers(fitter.make(candidate), evaluator.rows)
+        answers = fitter.answer(fitter.make(candidate), evaluator.rows)
         evaluator.refuse_one_decision(answers)
-        values = evaluator.quality_of(answers), evaluator.measured(answers)
+        values = evaluator.quality_of(answers), evaluator.measure_model(answers)
         gains = (0.0, 0.0, 0.0, 0.0)
         if baseline is not None:
             gain = evaluator.quality_gain(answers, baseline, fitter.settings.confidence)
@@ -161,9 +171,9 @@ def measure(fitter: CandidateFitter, candidate: Candidate, baseline: ModelAnswer
     return FitLine(candidate, time.perf_counter() - start, None, *values, *gains)
 
 
-def _piece(shared: tuple[CandidateFitter, ModelAnswers], candidate: Candidate, note: PieceProgress) -> FitLine:
+def _fit_piece(shared: tuple[CandidateFitter, ModelAnswers], candidate: Candidate, note: PieceProgress) -> FitLine:
     note(0, 1, 0)
-    return measure(shared[0], candidate, shared[1])
+    return measure_candidate(shared[0], candidate, shared[1])
 
 
 def run_search(
@@ -177,31 +187,31 @@ def run_search(
     settings, start, proposals = fitter.settings, time.perf_counter(), OptunaProposals(fitter)
     candidates, controls, interrupted = list[FitLine](), list[FitLine](), False
     budget = settings.budget
-    if file.tested and (known := sum(fit.candidate.kind == "candidate" for fit in file.fits.values())) < budget:
+    if file.tested and (count := sum(fit.candidate.kind == "candidate" for fit in file.fits.values())) < budget:
         if settings.seconds is None:
             raise file.used_up()
-        budget = known  # the time was up when the test part was used
+        budget = count  # the time was up when the test part was used
 
-    def fits(some: Sequence[Candidate], into: list[FitLine]) -> None:
-        missing = [one for one in some if one.name not in file.fits]
-        made = iter(pool.map(_piece, (fitter, baseline), missing)) if missing else iter(())
-        for one in some:
-            if one.name not in file.fits:
-                file.add(next(made))
-            into.append(file.fits[one.name])
-            if into[-1].candidate != one:
-                raise NeuronFairError(f"{file.path}: its {one.name} has other parameters than are proposed now")
+    def fits(proposed: Sequence[Candidate], into: list[FitLine]) -> None:
+        unfitted = [candidate for candidate in proposed if candidate.name not in file.fits]
+        lines = iter(pool.map(_fit_piece, (fitter, baseline), unfitted)) if unfitted else iter(())
+        for candidate in proposed:
+            if candidate.name not in file.fits:
+                file.add(next(lines))
+            into.append(file.fits[candidate.name])
+            if into[-1].candidate != candidate:
+                raise NeuronFairError(f"{file.path}: its {candidate.name} has other parameters than are proposed now")
             failed = sum(line.error is not None for line in candidates)
             note = f"{failed} failed" if failed else ""
-            show(f"Fitting {one.kind}s", len(candidates) + len(controls), 2 * budget, note)
+            show(f"Fitting {candidate.kind}s", len(candidates) + len(controls), 2 * budget, note)
 
     try:
-        while (done := len(candidates)) < budget:
-            if settings.seconds is not None and done and time.perf_counter() - start > settings.seconds:
+        while (completed := len(candidates)) < budget:
+            if settings.seconds is not None and completed and time.perf_counter() - start > settings.seconds:
                 break
-            numbers = range(done, min(done + ROUND, budget))
+            numbers = range(completed, min(completed + CANDIDATES_PER_ROUND, budget))
             fits(proposals.ask(numbers), candidates)
-            proposals.tell(candidates[done:])
+            proposals.tell(candidates[completed:])
             fits([Candidate.of(settings.seed, "control", number, {}) for number in numbers], controls)
     except KeyboardInterrupt:
         interrupted = True
@@ -215,51 +225,56 @@ class OptunaProposals:
         optuna = require("optuna", "alternatives", "a search for alternatives")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._failed = optuna.trial.TrialState.FAIL
-        self._space = space(fitter)
+        self._space = list_dimensions(fitter)
         settings = fitter.settings
-        planned, random = plan(self._space), np.random.default_rng(settings.seed)
-        drawn = [{one.name: one.random(random, KEPT) for one in self._space} for _ in range(DRAWN)]
+        planned, generator = plan_candidates(self._space), np.random.default_rng(settings.seed)
+        random_candidates = [
+            {dimension.name: dimension.random(generator, KEEP_CHANCE) for dimension in self._space}
+            for _ in range(RANDOM_CANDIDATES)
+        ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # constraints are called experimental
             sampler = optuna.samplers.TPESampler(
-                n_startup_trials=len(planned) + DRAWN,
+                n_startup_trials=len(planned) + RANDOM_CANDIDATES,
                 seed=settings.seed,
-                constraints_func=lambda trial: (trial.user_attrs.get(LOST, 0.0) - FAR * settings.tolerance,),
+                constraints_func=lambda trial: (
+                    trial.user_attrs.get(QUALITY_LOST, 0.0) - MAX_TOLERANCES * settings.tolerance,
+                ),
             )
         self._study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
-        for parameters in (*planned, *drawn):
+        for parameters in (*planned, *random_candidates):
             self._study.enqueue_trial(parameters)
-        self._drawn, self._seed = range(len(planned), len(planned) + DRAWN), settings.seed
+        self._drawn, self._seed = range(len(planned), len(planned) + RANDOM_CANDIDATES), settings.seed
         self._trials: list[Any] = []
 
     def ask(self, numbers: Sequence[int]) -> list[Candidate]:
         """Return the candidates with these numbers, which come after those that were told."""
         self._trials = [self._study.ask() for _ in numbers]
-        found = [{one.name: one.drawn(trial) for one in self._space} for trial in self._trials]
+        proposals = [{dimension.name: dimension.drawn(trial) for dimension in self._space} for trial in self._trials]
         return [
             Candidate.of(self._seed, "candidate", number, parameters, number in self._drawn)
-            for number, parameters in zip(numbers, found, strict=True)
+            for number, parameters in zip(numbers, proposals, strict=True)
         ]
 
     def tell(self, results: Sequence[FitLine]) -> None:
         """Report how those that were asked for last did."""
-        for trial, one in zip(self._trials, results, strict=True):
-            if one.error is not None:
+        for trial, line in zip(self._trials, results, strict=True):
+            if line.error is not None:
                 self._study.tell(trial, state=self._failed)
             else:
-                trial.set_user_attr(LOST, -one.quality_gain)
-                self._study.tell(trial, [one.quality, one.measure])
+                trial.set_user_attr(QUALITY_LOST, -line.quality_gain)
+                self._study.tell(trial, [line.quality, line.measure])
 
 
-def space(fitter: CandidateFitter) -> list[Dimension]:
+def list_dimensions(fitter: CandidateFitter) -> list[Dimension]:
     """Return everything that candidates may differ in."""
     settings, hints, recipe = fitter.settings, fitter.hints, fitter.recipe
     assert hints is not None
-    last, proxies, tries = estimators.last_of(recipe.estimator), len(hints.proxies), settings.tries
+    last, proxies, tries = estimators.find_last_step(recipe.estimator), len(hints.proxies), settings.tries
     hidden, network = len(getattr(last, "hidden", ())), tries("neurons") and recipe.is_network
     threshold = tries("threshold") and len(fitter.table.values) == 2 and hasattr(last, "predict_proba")
     constrained = bool(hints.signs and {*last.get_params(deep=False)} & {*estimators.CONSTRAINTS})
-    others = [
+    optional = [
         (True, Dimension("rows", 0.8, 1.0, 1.0, step=0.1)),
         (tries("leave-out") and proxies > 0, Dimension("leave_out", 0, proxies, 0, step=1, planned=(1, 2, 3))),
         (tries("coarsen") and len(fitter.banded) > 0, Dimension("bands", 0, 8, 0, step=2, planned=(4,))),
@@ -271,13 +286,18 @@ def space(fitter: CandidateFitter) -> list[Dimension]:
         (network and hidden > 1, Dimension("layer", 0, hidden - 1, 0, step=1)),
         (threshold, Dimension("threshold", 0.3, 0.7, 0.5, step=0.02)),
     ]
-    return [*fitter.hyper, *(one for tried, one in others if tried)]
+    return [*fitter.hyper, *(dimension for included, dimension in optional if included)]
 
 
-def plan(dimensions: Sequence[Dimension]) -> list[dict[str, Value]]:
+def plan_candidates(dimensions: Sequence[Dimension]) -> list[dict[str, Value]]:
     """Return the candidates that are tried first: the baseline without the attribute, then one change at a time."""
-    default: dict[str, Value] = {one.name: int(one.default) if one.whole else one.default for one in dimensions}
-    changes = [{one.name: value} for one in dimensions for value in one.planned if value <= one.high]
+    default: dict[str, Value] = {
+        dimension.name: int(dimension.default) if dimension.is_integer else dimension.default
+        for dimension in dimensions
+    }
+    changes = [
+        {dimension.name: value} for dimension in dimensions for value in dimension.planned if value <= dimension.high
+    ]
     return [default, *({**default, **change} for change in changes)]
 
 
@@ -308,63 +328,65 @@ class GainChance:
     high: float  # upper confidence bound (Clopper and Pearson)
 
 
-def front(fits: Sequence[FitLine]) -> list[FitLine]:
+def find_front(fits: Sequence[FitLine]) -> list[FitLine]:
     """Return the fits that no other beats in both quality and measure, the best quality first."""
-    found: list[FitLine] = []
-    for one in sorted((f for f in fits if f.error is None), key=lambda f: (-f.quality, f.measure, f.candidate.number)):
-        if not found or one.measure < found[-1].measure:
-            found.append(one)
-    return found
+    best: list[FitLine] = []
+    for fit in sorted((f for f in fits if f.error is None), key=lambda f: (-f.quality, f.measure, f.candidate.number)):
+        if not best or fit.measure < best[-1].measure:
+            best.append(fit)
+    return best
 
 
-def evidence(one: FitLine, tolerance: float) -> float:
+def weigh_evidence(fit: FitLine, tolerance: float) -> float:
     """Return by how many standard errors a fit is better: the smaller of its quality's margin and its measure's gain.
 
     >>> gains = {"quality_error": 0.0025, "measure_gain": 0.1, "measure_error": 0.02}
-    >>> evidence(FitLine(Candidate("candidate", 0, 0, {}), **gains), 0.005)
+    >>> weigh_evidence(FitLine(Candidate("candidate", 0, 0, {}), **gains), 0.005)
     2.0
     """
-    quality = _ratio(one.quality_gain + tolerance, one.quality_error)
-    return min(quality, _ratio(one.measure_gain, one.measure_error))
+    quality = _standardise(fit.quality_gain + tolerance, fit.quality_error)
+    return min(quality, _standardise(fit.measure_gain, fit.measure_error))
 
 
-def _ratio(value: float, error: float) -> float:
+def _standardise(value: float, error: float) -> float:
     return value / error if error > 0 else math.copysign(math.inf, value) if value else 0.0
 
 
-def chosen(searched: SearchedFits, tolerance: float, most: int, confidence: float) -> list[FitLine]:
+def choose_fits(fits: SearchedFits, tolerance: float, limit: int, confidence: float) -> list[FitLine]:
     """Return what is measured on the test part: a few candidates of the front, and the best control.
 
     First the candidate with the most evidence, then the least discriminatory one whose quality is kept, then others of
     the front by their evidence. A candidate without any gain is not worth a look.
     """
     z = float(norm.ppf(confidence))
-    usable = [f for f in searched.candidates if f.error is None and f.measure_gain > 0 and f.quality_gain > -tolerance]
-    by_evidence = sorted(usable, key=lambda f: -evidence(f, tolerance))
-    sure = [f for f in usable if _ratio(f.quality_gain + tolerance, f.quality_error) >= z]
-    best = front(usable)
-    wanted = [
+    usable = [f for f in fits.candidates if f.error is None and f.measure_gain > 0 and f.quality_gain > -tolerance]
+    by_evidence = sorted(usable, key=lambda f: -weigh_evidence(f, tolerance))
+    sure = [f for f in usable if _standardise(f.quality_gain + tolerance, f.quality_error) >= z]
+    best = find_front(usable)
+    ordered = [
         *by_evidence[:1],
         *sorted(sure, key=lambda f: f.measure)[:1],
         *(f for f in by_evidence if f in best),
         *by_evidence,
     ]
-    found = list({(f.quality, f.measure): f for f in reversed(wanted)}.values())  # of fits that answer alike, the first
-    controls = [f for f in searched.controls if f.error is None and f.measure_gain > 0]
-    best_control = sorted(controls, key=lambda f: -evidence(f, tolerance))[:1]
-    return [*sorted(found, key=wanted.index)[:most], *best_control]
+    distinct = list(
+        {(f.quality, f.measure): f for f in reversed(ordered)}.values()
+    )  # of fits that answer alike, the first
+    controls = [f for f in fits.controls if f.error is None and f.measure_gain > 0]
+    best_control = sorted(controls, key=lambda f: -weigh_evidence(f, tolerance))[:1]
+    return [*sorted(distinct, key=ordered.index)[:limit], *best_control]
 
 
-def chance(searched: SearchedFits, tolerance: float, confidence: float) -> GainChance:
+def bound_chance(fits: SearchedFits, tolerance: float, confidence: float) -> GainChance:
     """Return how likely one more candidate at random would be better on the choose part, with an upper bound.
 
     Only candidates that were drawn at random tell that: those that Optuna proposed depend on earlier ones.
     """
-    drawn = [f for f in searched.candidates if f.candidate.drawn]
+    random_fits = [f for f in fits.candidates if f.candidate.drawn]
     z = float(norm.ppf(confidence))
-    better = sum(f.error is None and evidence(f, tolerance) >= z for f in drawn)
-    high = clopper_pearson(better, len(drawn), 2 * confidence - 1).high if drawn else 1.0  # one-sided
-    return GainChance(better, len(drawn), high)
+    better = sum(f.error is None and weigh_evidence(f, tolerance) >= z for f in random_fits)
+    high = clopper_pearson(better, len(random_fits), 2 * confidence - 1).high if random_fits else 1.0  # one-sided
+    return GainChance(better, len(random_fits), high)
 
 
 def evaluate_fits(
@@ -380,12 +402,12 @@ def evaluate_fits(
     claim_level = 1 - (1 - settings.confidence) / max(1, len(fits))
     span_level = 1 - (1 - settings.confidence) / (2 * len(fits) + 2)  # two intervals for each model
     model = fitter.make(BASELINE)
-    baseline, other_rows = fitter.answers(model, evaluator.rows), np.concatenate([table.fit, table.choose])
-    pair = replace(evaluator, rows=other_rows).find_pair(fitter.answers(model, other_rows))
+    baseline, other_rows = fitter.answer(model, evaluator.rows), np.concatenate([table.fit, table.choose])
+    pair = replace(evaluator, rows=other_rows).find_pair(fitter.answer(model, other_rows))
     for candidate in (BASELINE, *(fit.candidate for fit in fits)):
         try:
             model = model if candidate is BASELINE else fitter.make(candidate)
-            answers = fitter.answers(model, evaluator.rows)
+            answers = fitter.answer(model, evaluator.rows)
             spans = evaluator.quality_span(answers, span_level), evaluator.measure_span(answers, span_level)
             selected = float((answers.decided == table.positive).mean())
             result = ShownFit(candidate, model.reads, *spans, evaluator.compute_measures(answers), selected=selected)
@@ -404,10 +426,10 @@ def evaluate_fits(
     return results, failures
 
 
-def best_of(shown: Sequence[ShownFit], allow_disparate_treatment: bool) -> ShownFit | None:
+def find_best(fits: Sequence[ShownFit], allow_disparate_treatment: bool) -> ShownFit | None:
     """Return the least discriminatory of those that are better and may be proposed; None if there is none.
 
     A control may be better and still read the sensitive attribute, as the baseline does.
     """
-    better = [one for one in shown if one.better and (allow_disparate_treatment or not one.reads)]
-    return min(better, key=lambda one: (one.measure.value, -one.quality.value)) if better else None
+    better = [fit for fit in fits if fit.better and (allow_disparate_treatment or not fit.reads)]
+    return min(better, key=lambda fit: (fit.measure.value, -fit.quality.value)) if better else None

@@ -21,7 +21,7 @@ from neuronfair.alternative_models import AlternativesSettings, Measure, estimat
 from neuronfair.alternative_models.candidates import CandidateFitter, FittedCandidate, TwinGuide, learn_hints
 from neuronfair.alternative_models.estimators import NetworkClassifier
 from neuronfair.alternative_models.objectives import MEASURES, QualityFunction
-from neuronfair.alternative_models.parts import SearchTable, search_table
+from neuronfair.alternative_models.parts import SearchTable, prepare_search_table
 from neuronfair.alternative_models.search import (
     BASELINE,
     FILE,
@@ -30,12 +30,12 @@ from neuronfair.alternative_models.search import (
     SearchedFits,
     SearchFile,
     ShownFit,
-    best_of,
-    chance,
-    chosen,
+    bound_chance,
+    choose_fits,
     evaluate_fits,
-    front,
-    measure,
+    find_best,
+    find_front,
+    measure_candidate,
     run_search,
 )
 from neuronfair.atomic import write_text
@@ -100,12 +100,12 @@ class AlternativesReport:
     @property
     def failed(self) -> int:
         """How many candidates could not be fitted."""
-        return sum(one.error is not None for one in self.searched.candidates)
+        return sum(fit.error is not None for fit in self.searched.candidates)
 
     @property
     def winner(self) -> ShownFit | None:
         """The model that is proposed, on the test part."""
-        return next((one for one in self.shown if one.candidate.name == self.chosen), None)
+        return next((fit for fit in self.shown if fit.candidate.name == self.chosen), None)
 
     def to_json(self) -> str:
         """Return the content of alternatives.json."""
@@ -144,42 +144,42 @@ class Alternatives:
         """Return the models that were measured on the test part as a pandas DataFrame, with confidence intervals."""
         spans = [f"{name}{end}" for name in ("quality", "measure") for end in ("", "_low", "_high")]
         columns = ["model", *spans, "better"]
-        lines = [[one.candidate.name, *one.quality, *one.measure, one.better] for one in self.report.shown]
+        lines = [[fit.candidate.name, *fit.quality, *fit.measure, fit.better] for fit in self.report.shown]
         return require("pandas", "sklearn", "a DataFrame", RunError).DataFrame(lines, columns=columns)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw quality against discrimination of all fits on the choose part; returns the matplotlib axes."""
         axes = new_axes((7, 5)) if axes is None else axes
-        searched, report = self.report.searched, self.report
-        front = [one for one in searched.candidates if one.candidate.name in report.front]
-        drawn = (
-            ("candidates", searched.candidates, {"marker": ".", "color": "0.7"}),
-            ("controls (other seeds)", searched.controls, {"marker": "x", "color": "0.5"}),
+        fits, report = self.report.searched, self.report
+        front = [fit for fit in fits.candidates if fit.candidate.name in report.front]
+        series = (
+            ("candidates", fits.candidates, {"marker": ".", "color": "0.7"}),
+            ("controls (other seeds)", fits.controls, {"marker": "x", "color": "0.5"}),
             ("front", front, {"marker": "o", "color": "#3b6ea8"}),
-            ("baseline", [searched.baseline], {"marker": "s", "color": "#c0392b"}),
+            ("baseline", [fits.baseline], {"marker": "s", "color": "#c0392b"}),
         )
-        for label, fits, style in drawn:
-            known = [one for one in fits if one.error is None]
-            axes.scatter([one.measure for one in known], [one.quality for one in known], label=label, **style)
+        for label, group, style in series:
+            measured = [fit for fit in group if fit.error is None]
+            axes.scatter([fit.measure for fit in measured], [fit.quality for fit in measured], label=label, **style)
         axes.set(xlabel=f"{MEASURES[report.measure]} (less is better)", ylabel=report.quality.replace("_", " "))
         axes.legend(frameon=False)
         return axes
 
     def __repr__(self) -> str:
-        from neuronfair.alternative_models.report import headline
+        from neuronfair.alternative_models.report import write_headline
 
         name, report = MEASURES[self.report.measure], self.report
-        lines = [headline(report)]
-        for one in report.shown:
-            quality, measure = ("{:.3f} ({:.3f}–{:.3f})".format(*value) for value in (one.quality, one.measure))
-            lines.append(f"  {one.candidate.name}: {report.quality} {quality}, {name} {measure}")
+        lines = [write_headline(report)]
+        for fit in report.shown:
+            quality, measure = ("{:.3f} ({:.3f}–{:.3f})".format(*value) for value in (fit.quality, fit.measure))
+            lines.append(f"  {fit.candidate.name}: {report.quality} {quality}, {name} {measure}")
         return "\n".join([*lines[:9], *([f"  … {len(lines) - 9} more models"] if len(lines) > 9 else [])])
 
     def audit(self, name: str, progress: Progress = show_nothing) -> Report:
         """Return a short audit of one of the models, by the records of the test part."""
         table, settings = self.fitter.table, AuditSettings.quick(seed=self.report.settings.seed)
         data = table.data.take(torch.from_numpy(table.test))
-        return run(_opened(table, self.find_model(name)), data, settings=settings, progress=progress).report
+        return run(open_model(table, self.find_model(name)), data, settings=settings, progress=progress).report
 
     def certify(self, name: str, out: Path, progress: Progress = show_nothing) -> ProofReport:
         """Prove for how many test records the decision of a written model does not depend on the sensitive attribute.
@@ -201,10 +201,10 @@ class Alternatives:
 
     def find_model(self, name: str) -> FittedCandidate:
         """Return a fit by its name, with the columns that it is given."""
-        found = self.file.fits.get(name)
-        if found is None or found.error is not None:
+        line = self.file.fits.get(name)
+        if line is None or line.error is not None:
             raise RunError(f"there is no {name} that could be fitted")
-        return self.fitter.make(found.candidate)
+        return self.fitter.make(line.candidate)
 
     def write(self, out: Path) -> Alternatives:
         """Write the models that were shown, the domain and the report into a folder; return the result with the names.
@@ -212,15 +212,15 @@ class Alternatives:
         The models are in the format of the estimator they came from.
         """
         files = {}
-        for one in self.report.shown:
-            name = one.candidate.name
+        for fit in self.report.shown:
+            name = fit.candidate.name
             path = out / f"{'model' if name == self.report.chosen else name}{self.fitter.recipe.suffix}"
-            estimators.write(self.make(name), path, one.quality.value)
+            estimators.write_model(self.make(name), path, fit.quality.value)
             files[name] = path.name
-        made = replace(self, report=replace(self.report, files=files))
+        result = replace(self, report=replace(self.report, files=files))
         write_text(out / "domain.toml", format_domain(self.fitter.table.data.domain))
-        write_text(out / RESULT, made.report.to_json())
-        return made
+        write_text(out / RESULT, result.report.to_json())
+        return result
 
 
 def alternatives(
@@ -246,21 +246,21 @@ def alternatives(
     Candidates are never given the sensitive attribute at decision time, and no threshold differs by group, unless
     `allow_disparate_treatment` is set, which allows the first.
     """
-    out, own, anew = options.pop("out", None), options.pop("quality", None), options.pop("force", False)
+    out, quality, begin_anew = options.pop("out", None), options.pop("quality", None), options.pop("force", False)
     progress, trust = options.pop("progress", show_nothing), options.pop("trust_pickle", False)
     settings = replace(settings or AlternativesSettings(), **options)
-    if isinstance(own, str):
-        settings, own = replace(settings, quality=own), None
+    if isinstance(quality, str):
+        settings, quality = replace(settings, quality=quality), None
     described: Any = {"sensitive": sensitive, "target": target, "domain": domain}
     described |= {"favourable": favourable, "trust_pickle": trust}
-    fitter, notes = prepare_fitter(estimator, data, settings, quality=own, **described)
+    fitter, notes = prepare_fitter(estimator, data, settings, quality=quality, **described)
     if out is None:
         return run_alternatives(fitter, notes, SearchFile(None, {}), progress)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     lock = Lock.of(folder)
-    file = SearchFile(folder / FILE, describe_search(fitter), anew=anew)
-    for path in folder.iterdir() if anew else ():
+    file = SearchFile(folder / FILE, describe_search(fitter), anew=begin_anew)
+    for path in folder.iterdir() if begin_anew else ():
         if RESULTS.fullmatch(path.name):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     result = run_alternatives(fitter, notes, file, progress).write(folder)
@@ -279,27 +279,29 @@ def prepare_fitter(
     **described: Any,  # options of read_input by their names
 ) -> tuple[CandidateFitter, list[str]]:
     """Return what makes candidates, and notes for the report."""
-    fitted = _is_fitted(estimator)
-    names = feature_names(estimator, trust_pickle=trust_pickle) if fitted else None
+    is_fitted = _is_fitted(estimator)
+    names = feature_names(estimator, trust_pickle=trust_pickle) if is_fitted else None
     source = ModelSource(estimator if names is not None else None, trust_pickle=trust_pickle)
-    found = read_input(data, source, **described).with_favourable(favourable)
-    table = search_table(found.data, settings.seed)
+    audit_input = read_input(data, source, **described).with_favourable(favourable)
+    table = prepare_search_table(audit_input.data, settings.seed)
     inputs = [a.name for a in table.data.domain.attributes if a.is_input and a.name in table.frame]
-    columns = [name for name in inputs if found.reads is None or name in found.reads]
-    blind = not fitted and not settings.allow_disparate_treatment
-    if blind:
+    columns = [name for name in inputs if audit_input.reads is None or name in audit_input.reads]
+    hides_sensitive = not is_fitted and not settings.allow_disparate_treatment
+    if hides_sensitive:
         columns = [name for name in columns if name not in table.sensitive]
-    network = str(estimator) == "network" or Path(str(estimator)).suffix.lower() in estimators.OWN
+    network = str(estimator) == "network" or Path(str(estimator)).suffix.lower() in estimators.NETWORK_SUFFIXES
     # Our networks are given whole records.
-    made = estimators.recipe(estimator, table, inputs if network else columns, trust_pickle=trust_pickle)
-    if blind:
-        estimators.without(made.estimator, table.sensitive)
-    notes = [*found.remarks, *table.notes]
-    if (reads := made.reads(table.sensitive)) and not settings.allow_disparate_treatment:
+    estimator_recipe = estimators.make_recipe(
+        estimator, table, inputs if network else columns, trust_pickle=trust_pickle
+    )
+    if hides_sensitive:
+        estimators.drop_columns(estimator_recipe.estimator, table.sensitive)
+    notes = [*audit_input.remarks, *table.notes]
+    if (reads := estimator_recipe.reads(table.sensitive)) and not settings.allow_disparate_treatment:
         notes.append(
             f"The given model reads {', '.join(reads)}. The candidates do not, so they may lose what it gained by that."
         )
-    fitter = CandidateFitter(table, made, settings, own=quality)
+    fitter = CandidateFitter(table, estimator_recipe, settings, own=quality)
     if settings.workers > 1:
         pickle.dumps(fitter)  # refuses now what other processes cannot load
     return fitter, notes
@@ -308,8 +310,8 @@ def prepare_fitter(
 def _is_fitted(estimator: Any) -> bool:
     """Return whether an estimator is a fitted model, or the file of one, and not something that makes models."""
     if isinstance(estimator, (str, Path)):
-        return str(estimator) not in estimators.NAMES and Path(estimator).suffix.lower() in REFITTED
-    return any(name.endswith("_") and not name.startswith("_") for name in vars(estimators.last_of(estimator)))
+        return str(estimator) not in estimators.ESTIMATOR_NAMES and Path(estimator).suffix.lower() in REFITTED
+    return any(name.endswith("_") and not name.startswith("_") for name in vars(estimators.find_last_step(estimator)))
 
 
 def run_alternatives(fitter: CandidateFitter, notes: Sequence[str], file: SearchFile, show: Progress) -> Alternatives:
@@ -318,37 +320,41 @@ def run_alternatives(fitter: CandidateFitter, notes: Sequence[str], file: Search
     show("Fitting the baseline", 0, None)
     fitter = replace(fitter, guide=TwinGuide.learn(table, evaluator.measure))
     baseline = fitter.make(BASELINE)
-    answers = fitter.answers(baseline, evaluator.rows)
+    answers = fitter.answer(baseline, evaluator.rows)
     if BASELINE.name not in file.fits:
-        line = measure(fitter, BASELINE, None)
+        line = measure_candidate(fitter, BASELINE, None)
         if line.error is not None:
             raise NeuronFairError(f"the baseline cannot be used: {line.error}")
         file.add(line)
     show("Learning from the fit part", 0, None)
     try:
-        opened_model = _opened(table, baseline)
+        opened_model = open_model(table, baseline)
     except NeuronFairError as error:
         opened_model, notes = None, [*notes, f"The baseline cannot be searched: {error}."]
     hints = learn_hints(table, baseline.columns, opened_model, settings)
     fitter = replace(fitter, hints=hints)
     pool = Serial() if settings.workers == 1 else Processes(settings.workers)
-    searched = run_search(fitter, answers, file, pool, show)
-    shown, failures = list[ShownFit](), list[str]()
-    if not searched.interrupted:
+    all_fits = run_search(fitter, answers, file, pool, show)
+    shown_fits, failures = list[ShownFit](), list[str]()
+    if not all_fits.interrupted:
         show("Measuring on the test part", 0, None)
-        fits = chosen(searched, settings.tolerance, settings.shown, settings.confidence)
-        file.touch_test((BASELINE.name, *(fit.candidate.name for fit in fits)))
-        shown, failures = evaluate_fits(fitter, fits, fitter.evaluator("test"))
-    report = compose_report(fitter, searched, shown, (*notes, *hints.notes, *failures), file.earlier)
+        chosen_fits = choose_fits(all_fits, settings.tolerance, settings.shown, settings.confidence)
+        file.touch_test((BASELINE.name, *(fit.candidate.name for fit in chosen_fits)))
+        shown_fits, failures = evaluate_fits(fitter, chosen_fits, fitter.evaluator("test"))
+    report = compose_report(fitter, all_fits, shown_fits, (*notes, *hints.notes, *failures), file.earlier)
     return Alternatives(report, fitter, file)
 
 
 def compose_report(
-    fitter: CandidateFitter, searched: SearchedFits, shown: Sequence[ShownFit], notes: tuple[str, ...], earlier: int
+    fitter: CandidateFitter,
+    all_fits: SearchedFits,
+    shown_fits: Sequence[ShownFit],
+    notes: tuple[str, ...],
+    earlier: int,
 ) -> AlternativesReport:
     """Return the report of a search, given all fits and those that were measured on the test part."""
     table, settings, hints, target = fitter.table, fitter.settings, fitter.hints, fitter.table.data.domain.target
-    best = best_of(shown, settings.allow_disparate_treatment)
+    best = find_best(shown_fits, settings.allow_disparate_treatment)
     assert target is not None
     assert hints is not None
     return AlternativesReport(
@@ -368,38 +374,38 @@ def compose_report(
         proxies=hints.proxies,
         mediated=hints.mediated,
         hyper={dimension.name: dimension.default for dimension in fitter.hyper},
-        searched=searched,
-        front=tuple(fit.candidate.name for fit in front(searched.candidates)),
-        shown=tuple(shown),
-        conclusion="interrupted" if searched.interrupted else "none found" if best is None else "better",
+        searched=all_fits,
+        front=tuple(fit.candidate.name for fit in find_front(all_fits.candidates)),
+        shown=tuple(shown_fits),
+        conclusion="interrupted" if all_fits.interrupted else "none found" if best is None else "better",
         chosen=None if best is None else best.candidate.name,
-        chance=chance(searched, settings.tolerance, settings.confidence),
+        chance=bound_chance(all_fits, settings.tolerance, settings.confidence),
         notes=notes,
         earlier=earlier,
     )
 
 
-def _opened(table: SearchTable, made: FittedCandidate) -> OpenedModel:
+def open_model(table: SearchTable, model: FittedCandidate) -> OpenedModel:
     """Return a fitted model ready for an audit, by the records of the fit part."""
     data = table.data.take(torch.from_numpy(table.fit))
-    if isinstance(made.estimator, NetworkClassifier):
-        return wrap_model(made.estimator.module_, made.estimator.domain_, data.rows)
-    return wrap_model(made.estimator, data.domain, data)
+    if isinstance(model.estimator, NetworkClassifier):
+        return wrap_model(model.estimator.module_, model.estimator.domain_, data.rows)
+    return wrap_model(model.estimator, data.domain, data)
 
 
 def describe_search(fitter: CandidateFitter) -> dict[str, str]:
     """Return what must be the same when a search resumes."""
     table, recipe, settings = fitter.table, fitter.recipe, fitter.settings
-    own = "" if fitter.own is None else _described(fitter.own)
+    quality = "" if fitter.own is None else describe_value(fitter.own)
     cells = require("pandas", "sklearn").util.hash_pandas_object(table.frame, index=False).to_numpy().view(np.int64)
-    kept = replace(settings, budget=1, seconds=None, workers=1, shown=1)
+    fixed_settings = replace(settings, budget=1, seconds=None, workers=1, shown=1)
     return {
         **list_versions(recipe.estimator),
-        "estimator": f"{recipe.name}: {_described(recipe.estimator)} of {', '.join(recipe.columns)}",
+        "estimator": f"{recipe.name}: {describe_value(recipe.estimator)} of {', '.join(recipe.columns)}",
         "domain": table.data.domain.fingerprint,
         "table": rows_digest(torch.from_numpy(np.column_stack([cells, table.labels]))),
         "seed": str(settings.seed),
-        "setting": f"{kept} {own}",
+        "setting": f"{fixed_settings} {quality}",
     }
 
 
@@ -414,13 +420,13 @@ def list_versions(estimator: Any) -> dict[str, str]:
     return {f"version of {package}": version for package, version in packages.items()}
 
 
-def _described(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Return a value of the user's code in words that are the same in another process: no addresses, nothing cut."""
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_described, value))}]"
+        return f"[{', '.join(map(describe_value, value))}]"
     if hasattr(value, "get_params") and not isinstance(value, type):
         parameters = value.get_params(deep=False)
-        return f"{type(value).__name__}({', '.join(f'{k}={_described(v)}' for k, v in sorted(parameters.items()))})"
+        return f"{type(value).__name__}({', '.join(f'{k}={describe_value(v)}' for k, v in sorted(parameters.items()))})"
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
