@@ -49,8 +49,7 @@ def find_reader(source: str, *, weights: str | Path | None = None, trust_pickle:
         raise ModelError(f"{source}: is a folder, not a model file")
     suffix = path.suffix.lower()
     if not path.is_file():
-        remedy = "" if suffix in READERS else f" A model is a file ({', '.join(READERS)}) or package.module:name"
-        raise ModelError(f"{source}: there is no such file.{remedy}")
+        raise ModelError(f"{source}: there is no such file. {_name_models(path)}")
     if suffix in _PICKLED_TORCH_SUFFIXES:
         raise ModelError(
             f"{source}: pickled models are refused, because opening one runs any program hidden in it. Name the "
@@ -91,6 +90,14 @@ def is_pickle(path: Path) -> bool:
     # A pickle begins with 0x80 and its protocol; so may the length in a safetensors file, which a brace follows.
     pickled = head.startswith((b"PK\3\4", *(bytes([0x80, protocol]) for protocol in range(2, 6)))) and head[8:] != b"{"
     return pickled or path.suffix.lower() in PICKLE_SUFFIXES
+
+
+def _name_models(path: Path) -> str:
+    """Say which models are in the folder of a path that is no file, or what a model is."""
+    names = sorted(p.name for p in path.parent.glob("*") if p.suffix.lower() in READERS)
+    if path.suffix.lower() in READERS and names:
+        return did_you_mean(path.name, names)
+    return f"A model is a file ({', '.join(READERS)}) or package.module:name"
 
 
 def _conversion_command(path: Path) -> str:

@@ -421,7 +421,11 @@ def read_file(file: ModelFile) -> tuple[Any, str]:
         except (Exception, SystemExit) as error:
             if isinstance(error, NeuronFairError):
                 raise
-            raise file.error(f"cannot be read ({type(error).__name__}: {one_line(error)})") from error
+            writer = "skops.io.dump" if suffix == ".skops" else "joblib.dump or pickle.dump"
+            raise file.error(
+                f"cannot be read ({type(error).__name__}: {one_line(error)}). It is damaged, or no file of {writer}: "
+                "write it again, with the same versions of its libraries"
+            ) from error
     if not is_estimator(estimator):
         raise file.error(f"expected a model with a method predict, got {type(estimator).__name__}")
     version_warning = next((w.message for w in caught if w.category.__name__ == "InconsistentVersionWarning"), None)
