@@ -36,7 +36,7 @@ from neuronfair.audits.folder import (
     read_report,
     read_shrunk_pair,
 )
-from neuronfair.audits.provenance import Origin
+from neuronfair.audits.provenance import Provenance
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.cli.files import read_own_model
 from neuronfair.domain.schema.toml import format_domain, parse_domain
@@ -123,8 +123,8 @@ def make_run(folder: Path, opened: OpenedModel, card: Card, data: Dataset, confi
 
 
 def make_audit(folder: Path, opened: OpenedModel, card: Card, data: Dataset) -> list[Way]:
-    origin = Origin(trained_here=True, card=card)
-    audit.run(opened, data, settings=AuditSettings.quick(seeds=10, steps=60), folder=folder, origin=origin)
+    provenance = Provenance(trained_here=True, card=card)
+    audit.run(opened, data, settings=AuditSettings.quick(seeds=10, steps=60), folder=folder, provenance=provenance)
     text = format_domain(data.domain)
     runs = [path.parent for path in folder.glob("*/*/manifest.json")]
 

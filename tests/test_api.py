@@ -167,8 +167,8 @@ def test_a_table_of_our_own_and_a_module(tmp_path):
 def test_what_a_replay_needs_and_remarks_are_kept(monkeypatch, tmp_path):
     origins = []
 
-    def note(*given, origin, **more):
-        origins.append(origin)
+    def note(*given, provenance, **more):
+        origins.append(provenance)
         return SimpleNamespace(report=reports.report(), outcomes={}, failure=None)
 
     monkeypatch.setattr(api, "run", note)

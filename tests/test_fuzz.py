@@ -17,7 +17,7 @@ from safetensors.torch import save as to_bytes
 
 from benchmarks.fuzzing import models, readings, specimens
 from benchmarks.fuzzing.mutate import wreck
-from benchmarks.fuzzing.specimens import TABLE, DOMAIN
+from benchmarks.fuzzing.specimens import DOMAIN, TABLE
 from neuronfair.audits.folder import read_report
 from neuronfair.audits.gate.checks import compare_with
 from neuronfair.audits.gate.thresholds import check_thresholds, read_expressions

@@ -258,8 +258,8 @@ def _audit_table(model: Any, data: Any, options: Values) -> Audit:
     own_records = None if population is None else read_records(population, table.domain)
     ready.refuse(table.domain.sensitive, settings.choose_methods(opened_model), settings.twins)
     pool = options.get("pool")
-    origin = replace(
-        case.origin,
+    provenance = replace(
+        case.provenance,
         table=str(data) if isinstance(data, (str, Path)) and case.joined is None else None,
         parallel=None if pool is None else ParallelAudit(pool, source.open),
     )
@@ -269,7 +269,7 @@ def _audit_table(model: Any, data: Any, options: Values) -> Audit:
             table,
             settings=settings,
             checks=ready,
-            origin=origin,
+            provenance=provenance,
             folder=folder,
             progress=show,
             own_records=own_records,

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from neuronfair.audits.provenance import Origin
+from neuronfair.audits.provenance import Provenance
 from neuronfair.domain.schema.column_types import ExcludedColumn
 from neuronfair.domain.schema.infer import InferenceSettings, draft_domain
 from neuronfair.domain.schema.rule_mining import TakeRules
@@ -101,9 +101,9 @@ class AuditInput:
         return tuple(attribute.name for attribute in self.data.domain.attributes if not attribute.is_input)
 
     @property
-    def origin(self) -> Origin:
+    def provenance(self) -> Provenance:
         """Where model and table came from, as far as it is known here."""
-        return Origin(
+        return Provenance(
             weights=self.source.weights,
             trust_pickle=self.source.trust_pickle,
             preprocess=self.source.preprocess,

@@ -38,7 +38,7 @@ class ParallelAudit:
 
 
 @dataclass(frozen=True)
-class Origin:
+class Provenance:
     """Where model and table came from, for the page and for doing it again."""
 
     command: str = ""
@@ -58,7 +58,7 @@ class Origin:
     processes: int | None = None  # in which stages run side by side, at most; None: where no thread is unknown
 
 
-def report_data(data: Dataset, sensitive: Sequence[str], origin: Origin) -> DataReport:
+def report_data(data: Dataset, sensitive: Sequence[str], provenance: Provenance) -> DataReport:
     """Return the report on the data set."""
     target = data.domain.target
     return DataReport(
@@ -69,18 +69,18 @@ def report_data(data: Dataset, sensitive: Sequence[str], origin: Origin) -> Data
         target=target.column if target is not None else None,
         classes=tuple(target.classes) if target is not None else (),
         favourable=data.domain.favourable,
-        domain_inferred=origin.inferred,
-        left_out=origin.left_out,
+        domain_inferred=provenance.inferred,
+        left_out=provenance.left_out,
     )
 
 
-def report_model(opened_model: OpenedModel, data: Dataset, origin: Origin) -> ModelReport:
+def report_model(opened_model: OpenedModel, data: Dataset, provenance: Provenance) -> ModelReport:
     """Return the report on the model; accuracy is by parts only where the training rows are known."""
-    parts = {"table": data} if origin.card is None else data.split(origin.card.seed)._asdict()
+    parts = {"table": data} if provenance.card is None else data.split(provenance.card.seed)._asdict()
     shares = {name: _measure_accuracy(opened_model, part) for name, part in parts.items()}
     accuracies = {name: share for name, share in shares.items() if share is not None}
     return ModelReport(
-        source=f"trained on {data.name}" if origin.trained_here else opened_model.source,
+        source=f"trained on {data.name}" if provenance.trained_here else opened_model.source,
         kind=opened_model.kind,
         white_box=opened_model.white_box,
         note=opened_model.note,
@@ -88,7 +88,7 @@ def report_model(opened_model: OpenedModel, data: Dataset, origin: Origin) -> Mo
         outputs=opened_model.model.outputs,
         layers=dict(opened_model.model.neurons) if isinstance(opened_model.model, Network) else {},
         accuracy=accuracies if len(accuracies) == len(shares) else None,
-        trained_here=origin.trained_here,
+        trained_here=provenance.trained_here,
     )
 
 
@@ -119,15 +119,15 @@ def _measure_accuracy(opened_model: OpenedModel, data: Dataset) -> float | None:
     return int((decisions == data.labels.to(decisions.device)).sum()) / len(data)
 
 
-def list_replay_options(opened_model: OpenedModel, origin: Origin) -> tuple[str, ...] | None:
+def list_replay_options(opened_model: OpenedModel, provenance: Provenance) -> tuple[str, ...] | None:
     """Return the options with which `neuronfair show` opens the model again; None for one that is only in memory."""
-    if origin.trained_here:
+    if provenance.trained_here:
         return ()
-    if callable(origin.preprocess):
+    if callable(provenance.preprocess):
         return None
-    preprocess_options = () if origin.preprocess is None else ("--preprocess", origin.preprocess)
+    preprocess_options = () if provenance.preprocess is None else ("--preprocess", provenance.preprocess)
     if Path(opened_model.source).is_file():
-        is_pickle = origin.trust_pickle or Path(opened_model.source).suffix.lower() in PICKLE_SUFFIXES
+        is_pickle = provenance.trust_pickle or Path(opened_model.source).suffix.lower() in PICKLE_SUFFIXES
         model_options = (
             "--model",
             opened_model.source,
@@ -137,32 +137,32 @@ def list_replay_options(opened_model: OpenedModel, origin: Origin) -> tuple[str,
         return model_options if is_pickle or preprocess_options else ()
     if ":" not in opened_model.source:
         return None
-    weights = () if origin.weights is None else ("--weights", str(origin.weights))
+    weights = () if provenance.weights is None else ("--weights", str(provenance.weights))
     return ("--model", opened_model.source, *weights, *preprocess_options)
 
 
 def format_alternatives_command(
-    opened_model: OpenedModel, data: Dataset, origin: Origin, folder: Path | None
+    opened_model: OpenedModel, data: Dataset, provenance: Provenance, folder: Path | None
 ) -> str | None:
     """Return the command that searches for a less discriminatory model; None without a file, a folder or classes.
 
     A model that cannot be fitted again from its file is left to a kind of estimator that always can.
     """
     domain = data.domain
-    is_catalog = origin.table is None and data.name in DATASETS
+    is_catalog = provenance.table is None and data.name in DATASETS
     if (
         folder is None
-        or not (is_catalog or origin.table)
-        or origin.join_options
+        or not (is_catalog or provenance.table)
+        or provenance.join_options
         or not data.labelled
         or domain.target is None
     ):
         return None
-    words = ["neuronfair", "alternatives", data.name if is_catalog else str(origin.table)]
+    words = ["neuronfair", "alternatives", data.name if is_catalog else str(provenance.table)]
     words += ["--sensitive", ",".join(domain.sensitive)] if is_catalog else ["--domain", str(folder / DOMAIN)]
-    source = folder / WEIGHTS if origin.trained_here else Path(opened_model.source)
-    if source.suffix.lower() in REFITTED and origin.weights is None:
-        words += ["--model", str(source), *(["--trust-pickle"] if origin.trust_pickle else [])]
+    source = folder / WEIGHTS if provenance.trained_here else Path(opened_model.source)
+    if source.suffix.lower() in REFITTED and provenance.weights is None:
+        words += ["--model", str(source), *(["--trust-pickle"] if provenance.trust_pickle else [])]
     else:
         words += ["--estimator", "boosting"]
     return shlex.join([*words, "--out", f"{folder}-alternatives"])
@@ -172,14 +172,14 @@ def report_reproduction(
     opened_model: OpenedModel,
     data: Dataset,
     settings: AuditSettings,
-    origin: Origin,
+    provenance: Provenance,
     interrupted: bool,
     folder: Path | None,
 ) -> Reproduction:
     """Return how to repeat an audit, and how to export its findings."""
     environment = versions()
     return Reproduction(
-        command=origin.command,
+        command=provenance.command,
         seed=settings.seed,
         created=environment["created"],
         python=environment["python"],
@@ -192,5 +192,5 @@ def report_reproduction(
         interrupted=interrupted,
         reduced=settings.reduced,
         export=None if folder is None else shlex.join(["neuronfair", "show", str(folder), "--out", "findings.xlsx"]),
-        alternatives=format_alternatives_command(opened_model, data, origin, folder),
+        alternatives=format_alternatives_command(opened_model, data, provenance, folder),
     )

@@ -212,7 +212,7 @@ class Fairness:
         if (folder / config.method / MANIFEST).is_file():
             shutil.rmtree(folder)  # from an earlier run of the same test
         folder.mkdir(parents=True, exist_ok=True)
-        data, options = measured.case.data, list_replay_options(model, case.origin)
+        data, options = measured.case.data, list_replay_options(model, case.provenance)
         attribute_case = replace(
             measured.case,
             seeds=cluster_seeds(model.model.encoding, data.rows, config.seeds, seed=seed),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from neuronfair.audits.folder import begin_audit, write_audit_json, write_weights_once
 from neuronfair.audits.gate.checks import LoadedChecks, list_attribute_sets
-from neuronfair.audits.provenance import Origin, report_data, report_decision, report_model, report_reproduction
+from neuronfair.audits.provenance import Provenance, report_data, report_decision, report_model, report_reproduction
 from neuronfair.audits.report import (
     SCHEMA,
     DecisionReport,
@@ -57,7 +57,7 @@ def run(
     *,
     settings: AuditSettings,
     checks: LoadedChecks | None = None,
-    origin: Origin | None = None,
+    provenance: Provenance | None = None,
     folder: str | Path | None = None,
     progress: Progress | None = None,
     own_records: Tensor | None = None,
@@ -68,8 +68,8 @@ def run(
     not stop the audit. The regression set is not changed here: `LoadedChecks.extend` comes last. Stages that do not
     depend on each other run side by side, where that is safe.
     """
-    origin, checks, show = origin or Origin(), checks or LoadedChecks(), progress or show_nothing
-    plan = _plan_audit(opened_model, data, settings, origin, None if folder is None else Path(folder))
+    provenance, checks, show = provenance or Provenance(), checks or LoadedChecks(), progress or show_nothing
+    plan = _plan_audit(opened_model, data, settings, provenance, None if folder is None else Path(folder))
     plan = replace(plan, processes=_count_processes(plan))
     replayed = checks.replay(opened_model)
     _lock = _begin_folder(plan, own_records)  # until the audit ends
@@ -96,7 +96,7 @@ class _AuditPlan:
     views: list[Dataset]  # the data set by each choice
     decision: DecisionReport
     settings: AuditSettings
-    origin: Origin
+    provenance: Provenance
     folder: Path | None
     processes: int = 1
 
@@ -110,22 +110,22 @@ def _count_processes(plan: _AuditPlan) -> int:
     Code of the user is called in one process only: it may hold a connection. By default, so is everything in a process
     with threads that we do not know.
     """
-    opened_model, origin = plan.opened_model, plan.origin
+    opened_model, provenance = plan.opened_model, plan.provenance
     calls_user_code = (
-        opened_model.kind == "Python function" or callable(origin.preprocess) or origin.parallel is not None
+        opened_model.kind == "Python function" or callable(provenance.preprocess) or provenance.parallel is not None
     )
     module = opened_model.module
     is_large = module is not None and sum(p.numel() for p in module.parameters()) > MIN_LARGE_PARAMETERS
     core_count = count_usable_cores()
     if calls_user_code or is_large or opened_model.model.encoding.device.type != "cpu" or core_count < 2:
         return 1
-    if origin.processes is None:
+    if provenance.processes is None:
         return 1 if has_other_threads() else core_count
-    return min(origin.processes, core_count)
+    return min(provenance.processes, core_count)
 
 
 def _plan_audit(
-    opened_model: OpenedModel, data: Dataset, settings: AuditSettings, origin: Origin, folder: Path | None
+    opened_model: OpenedModel, data: Dataset, settings: AuditSettings, provenance: Provenance, folder: Path | None
 ) -> _AuditPlan:
     """Check that the audit is possible before any work is done."""
     data = data.to(opened_model.model.encoding.device)
@@ -138,20 +138,22 @@ def _plan_audit(
     if settings.twins == "counterfactual":
         for view in views:
             fit_counterfactuals(view.domain, view.rows)  # refuses what is impossible
-    return _AuditPlan(opened_model, data, choices, views, report_decision(opened_model, data), settings, origin, folder)
+    return _AuditPlan(
+        opened_model, data, choices, views, report_decision(opened_model, data), settings, provenance, folder
+    )
 
 
 def _begin_folder(plan: _AuditPlan, own_records: Tensor | None) -> Lock | None:
     """Claim the folder of the audit, if it has one, and write its manifest and domain."""
     if plan.folder is None:
         return None
-    opened_model, data, origin = plan.opened_model, plan.data, plan.origin
+    opened_model, data, provenance = plan.opened_model, plan.data, plan.provenance
     manifest = _make_manifest(opened_model, data, plan.settings, plan.choices[-1])
     manifest["population"] = None if own_records is None else rows_digest(own_records)
-    domain_text = origin.domain_text or format_domain(data.domain)
+    domain_text = provenance.domain_text or format_domain(data.domain)
     lock = begin_audit(plan.folder, manifest, domain_text, data.domain.name)
-    if origin.trained_here and origin.card is not None and opened_model.module is not None:
-        write_weights_once(plan.folder, opened_model.module, origin.card)
+    if provenance.trained_here and provenance.card is not None and opened_model.module is not None:
+        write_weights_once(plan.folder, opened_model.module, provenance.card)
     return lock
 
 
@@ -185,7 +187,7 @@ class _Stages:
                 importance_order=importance_order,
                 scale=plan.decision.scale,
                 population=population,
-                origin=plan.origin,
+                provenance=plan.provenance,
                 folder=plan.folder,
                 processes=plan.processes,
             )
@@ -215,17 +217,19 @@ class _Stages:
 
 def _assemble_report(plan: _AuditPlan, stages: _Stages) -> Report:
     """Return the report without its verdict."""
-    opened_model, data, origin = plan.opened_model, plan.data, plan.origin
+    opened_model, data, provenance = plan.opened_model, plan.data, plan.provenance
     return Report(
         neuronfair=versions()["neuronfair"],
         verdict=PENDING,
-        data=replace(report_data(data, plan.choices[-1], origin), population=stages.population),
-        model=report_model(opened_model, data, origin),
+        data=replace(report_data(data, plan.choices[-1], provenance), population=stages.population),
+        model=report_model(opened_model, data, provenance),
         decision=plan.decision,
         attributes=tuple(audit.report for audit in stages.audits),
         encoding_check=stages.encoding_check,
         seconds=stages.clock.figures(),
-        reproduction=report_reproduction(opened_model, data, plan.settings, origin, stages.interrupted, plan.folder),
+        reproduction=report_reproduction(
+            opened_model, data, plan.settings, provenance, stages.interrupted, plan.folder
+        ),
     )
 
 

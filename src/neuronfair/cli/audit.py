@@ -255,8 +255,8 @@ def run_job(
     own_weights = find_recorded_file(outputs.out, WEIGHTS) if job.model.model is None and not outputs.force else None
     opened_model, card = _open_or_train(job, table, own_weights, checks, console)
     source = replace(audit_input.source, model=job.model.model or str(outputs.out / WEIGHTS))
-    origin = replace(
-        audit_input.origin,
+    provenance = replace(
+        audit_input.provenance,
         command=command,
         card=card,
         trained_here=job.model.model is None,
@@ -273,7 +273,7 @@ def run_job(
             table,
             settings=job.settings,
             checks=checks,
-            origin=origin,
+            provenance=provenance,
             folder=outputs.out,
             progress=show,
             own_records=population,

@@ -240,7 +240,7 @@ def certify(
     table_data = None if _is_domain_file(data) else audit_input.data
     report, region = _prove_and_print(problem, opened_model, table_data, settings, run, ray, console)
     if problem.bounder is not None:  # otherwise there is nothing but the model's own word
-        model_arguments = list_replay_options(opened_model, audit_input.origin) or ("--model", str(model.model))
+        model_arguments = list_replay_options(opened_model, audit_input.provenance) or ("--model", str(model.model))
         words = ["neuronfair", "certify", "--check", str(out / CERTIFICATE), *model_arguments]
         console.print(f"Check it: {shlex.join(words)}", soft_wrap=True)
     if audit_input.inferred:

@@ -153,7 +153,7 @@ def search(
     trained_here = model.model is None
     if trained_here and not force:
         model = replace(model, model=_find_trained_model(out))
-    from neuronfair.audits.provenance import Origin, find_score_scale, list_replay_options
+    from neuronfair.audits.provenance import Provenance, find_score_scale, list_replay_options
     from neuronfair.domain.population.model import read_records
     from neuronfair.model.weights import save_weights
     from neuronfair.render.search import compose_search
@@ -187,10 +187,10 @@ def search(
     with options.make_pool(ray) as pool:
         sharding = (pool, shards) if in_shards else None
         outcome = _search_and_finish(network, data, config, run, console, realistic_rows, counterfactuals, sharding)
-    origin = Origin(
+    provenance = Provenance(
         trained_here=trained_here, weights=model.weights, trust_pickle=model.trust_pickle, preprocess=model.preprocess
     )
-    console.print(compose_search(outcome, network, out, list_replay_options(opened_model, origin) or ()))
+    console.print(compose_search(outcome, network, out, list_replay_options(opened_model, provenance) or ()))
     output.write(_make_search_results(outcome, data))
 
 

@@ -14,7 +14,7 @@ from neuronfair import Dataset, TableDomain
 from neuronfair.api import Audit, audit
 from neuronfair.audits import pytest_check
 from neuronfair.audits import run as run_stage
-from neuronfair.audits.provenance import Origin
+from neuronfair.audits.provenance import Provenance
 from neuronfair.audits.pytest_check import CheckSettings, Fairness
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import attributes
@@ -202,13 +202,13 @@ def test_ctrl_c_in_a_search_keeps_what_other_processes_have_finished(compared, c
     monkeypatch.setattr(attributes, "search", stop)
     monkeypatch.setattr(attributes, "describe_findings", describe)
     data = people()
-    opened, origin = wrap_model(reads(COPY), data.domain, data), Origin(processes=3)
+    opened, provenance = wrap_model(reads(COPY), data.domain, data), Provenance(processes=3)
     settings = replace(SMALL, prove=60.0)
     if error is ValueError:
         with pytest.raises(ValueError, match="in the search"):
-            run_stage.run(opened, data, settings=settings, origin=origin)
+            run_stage.run(opened, data, settings=settings, provenance=provenance)
         return
-    report = run_stage.run(opened, data, settings=settings, origin=origin).report
+    report = run_stage.run(opened, data, settings=settings, provenance=provenance).report
     (one,), (whole,) = report.attributes, copied.report.attributes
     assert report.reproduction.interrupted
     assert one.counterfactual == whole.counterfactual

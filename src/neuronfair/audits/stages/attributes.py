@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from neuronfair.audits.folder import WEIGHTS, make_folder_name
-from neuronfair.audits.provenance import Origin, list_replay_options
+from neuronfair.audits.provenance import Provenance, list_replay_options
 from neuronfair.audits.report import Seconds, attribute
 from neuronfair.audits.report.attribute import ProofSummary
 from neuronfair.audits.settings import AuditSettings
@@ -142,13 +142,13 @@ class AttributeChoices:
     importance_order: list[int]  # columns, the most important first
     scale: Scale
     population: PopulationModel | None
-    origin: Origin
+    provenance: Provenance
     folder: Path | None
     processes: int = 1
 
     def audit_each(self, opened_model: OpenedModel, audits: list[AttributeAudit], clock: Clock, show: Progress) -> None:
         """Add the findings of each choice; after Ctrl-C, those until then are there."""
-        if self.origin.parallel is not None:
+        if self.provenance.parallel is not None:
             self._audit_in_pool(opened_model, audits, clock, show)
             return
         for index in range(len(self.views)):
@@ -159,9 +159,9 @@ class AttributeChoices:
         self, opened_model: OpenedModel, audits: list[AttributeAudit], clock: Clock, show: Progress
     ) -> None:
         """Do the same side by side, elsewhere: the model is opened there again."""
-        parallel = self.origin.parallel
+        parallel = self.provenance.parallel
         assert parallel is not None
-        choices = replace(self, origin=replace(self.origin, parallel=None), processes=1)
+        choices = replace(self, provenance=replace(self.provenance, parallel=None), processes=1)
         common = choices, parallel.opens, Path.cwd()
 
         def show_total(lines: Sequence[tuple[int, int, int]]) -> None:
@@ -180,7 +180,7 @@ class AttributeChoices:
         case = self._make_case(opened_model, index)
         if len(self.views) > 1:
             show = label_progress(show, f"{'+'.join(case.domain.sensitive)}: ")
-        remarks = note_unused_attributes(case, self.origin.reads)
+        remarks = note_unused_attributes(case, self.provenance.reads)
 
         def measure() -> None:
             with clock.of("rate"):
@@ -280,13 +280,13 @@ class AttributeChoices:
         """Return the folder of the searches by one choice of attributes; None for an audit in memory."""
         if self.folder is None:
             return None
-        origin = self.origin
+        provenance = self.provenance
         return RunFolder(
             path=self.folder / make_folder_name(sensitive),
-            model=f"../../{WEIGHTS}" if origin.trained_here else make_portable(opened_model.source),
+            model=f"../../{WEIGHTS}" if provenance.trained_here else make_portable(opened_model.source),
             weights=opened_model.fingerprint,
-            extra_weights=None if origin.weights is None else str(origin.weights.absolute()),
-            replay=list_replay_options(opened_model, origin),
+            extra_weights=None if provenance.weights is None else str(provenance.weights.absolute()),
+            replay=list_replay_options(opened_model, provenance),
         )
 
 
