@@ -156,11 +156,11 @@ def prepare(
     which of the rules that the table suggests an inferred domain has.
     """
     source = source or ModelSource()
-    case = read_input(table, source, domain=domain, sensitive=sensitive, target=target, take_rules=take_rules)
-    case = case.with_favourable(favourable).with_model()
-    if case.refusal is not None:
-        raise case.refusal
-    return case
+    audit_input = read_input(table, source, domain=domain, sensitive=sensitive, target=target, take_rules=take_rules)
+    audit_input = audit_input.with_favourable(favourable).with_model()
+    if audit_input.refusal is not None:
+        raise audit_input.refusal
+    return audit_input
 
 
 def read_input(
@@ -190,17 +190,19 @@ def read_input(
         if order is not None:
             table = _order_columns(read_sheet(table), order)
         read = partial(_read_and_infer, table, source, match, sensitive_names, target, take_rules)
-    case = read(() if order is None else tuple(name for name in sensitive_names if name not in order))
+    audit_input = read(() if order is None else tuple(name for name in sensitive_names if name not in order))
     if order is not None:
-        case = replace(case, data=replace(case.data, inputs_in_order=True))
-    _check_reads(case, target)
-    if source.is_fitted_by_width and case.reads is None and not case.not_inputs:
-        case = _fit_width(read, case)
-    if source.is_fitted_by_width and case.inferred and names is None:
-        case = _declare_raw_numbers(case)
-    if case.reads is None and case.not_inputs:
-        case = replace(case, reads=tuple(name for name in case.data.domain.names if name not in case.not_inputs))
-    return case
+        audit_input = replace(audit_input, data=replace(audit_input.data, inputs_in_order=True))
+    _check_reads(audit_input, target)
+    if source.is_fitted_by_width and audit_input.reads is None and not audit_input.not_inputs:
+        audit_input = _fit_width(read, audit_input)
+    if source.is_fitted_by_width and audit_input.inferred and names is None:
+        audit_input = _declare_raw_numbers(audit_input)
+    if audit_input.reads is None and audit_input.not_inputs:
+        names = audit_input.data.domain.names
+        reads = tuple(name for name in names if name not in audit_input.not_inputs)
+        audit_input = replace(audit_input, reads=reads)
+    return audit_input
 
 
 def _check_domain(table: Any, domain: object, target: str | None, take_rules: TakeRules) -> bool:
@@ -215,17 +217,16 @@ def _check_domain(table: Any, domain: object, target: str | None, take_rules: Ta
     return is_declared
 
 
-def _check_reads(case: AuditInput, target: str | None) -> None:
+def _check_reads(audit_input: AuditInput, target: str | None) -> None:
     """Refuse a model that reads a column that is no input, or the target."""
-    for name in set(case.reads or ()) & set(case.not_inputs):
+    model = source_of(audit_input.source.model)
+    for name in set(audit_input.reads or ()) & set(audit_input.not_inputs):
         raise ModelError(
-            f"{source_of(case.source.model)}: reads '{name}', which is no input: {_explain_no_input(case, name)}. Add "
-            "it to the inputs, or use a model without it"
+            f"{model}: reads '{name}', which is no input: {_explain_no_input(audit_input, name)}. Add it to the inputs, "
+            "or use a model without it"
         )
-    if case.reads is not None and target in case.reads:
-        raise ModelError(
-            f"{source_of(case.source.model)}: reads the target '{target}' itself. Name the column that it predicts"
-        )
+    if audit_input.reads is not None and target in audit_input.reads:
+        raise ModelError(f"{model}: reads the target '{target}' itself. Name the column that it predicts")
 
 
 def draw_records(domain: TableDomain, seed: int = 0) -> Dataset:
@@ -322,42 +323,42 @@ def _read_with_domain(
     return AuditInput(read_table(sheet, domain), text, False, reads, left_out, sheet.remarks, sheet.joined, source)
 
 
-def _fit_width(read: Callable[[Sequence[str]], AuditInput], case: AuditInput) -> AuditInput:
+def _fit_width(read: Callable[[Sequence[str]], AuditInput], audit_input: AuditInput) -> AuditInput:
     """Return a table that fits a model without names for its inputs: with the sensitive columns, or without them.
 
     If neither fits, the model is refused later.
     """
-    sensitive = case.data.domain.sensitive
-    if len(sensitive) == len(case.data.domain.attributes):
-        return case
-    case = case.with_model()
-    if case.refusal is None:
-        return case
+    sensitive = audit_input.data.domain.sensitive
+    if len(sensitive) == len(audit_input.data.domain.attributes):
+        return audit_input
+    audit_input = audit_input.with_model()
+    if audit_input.refusal is None:
+        return audit_input
     narrow = read(sensitive).with_model()
     remark = f"{listing(sensitive)}: no input of the model, which fits the other columns only"
-    return case if narrow.refusal is not None else replace(narrow, remarks=(*narrow.remarks, remark))
+    return audit_input if narrow.refusal is not None else replace(narrow, remarks=(*narrow.remarks, remark))
 
 
-def _declare_raw_numbers(case: AuditInput) -> AuditInput:
+def _declare_raw_numbers(audit_input: AuditInput) -> AuditInput:
     """Return a table whose domain declares its own numbers, if a model of arrays reads these.
 
     Else the model would read other numbers with the domain file that is written now.
     """
-    text, domain = case.domain_text or "", case.data.domain
+    text, domain = audit_input.domain_text or "", audit_input.data.domain
     if any(attribute.values and attribute.values != ("0", "1") for attribute in domain.attributes):
-        return case
-    case = case.with_model()
-    model = case.model
+        return audit_input
+    audit_input = audit_input.with_model()
+    model = audit_input.model
     if model is None or not model.by_position or model.declared or model.kind not in _READ_CELLS:
-        return case
+        return audit_input
     text = text.replace("\n[attributes]\n", f"\n{_RAW_ENCODING}\n[attributes]\n", 1)
-    raw = tuple(a if a.name in case.not_inputs else replace(a, encode="raw") for a in domain.attributes)
-    return replace(case.with_domain(replace(domain, attributes=raw)), domain_text=text)
+    raw = tuple(a if a.name in audit_input.not_inputs else replace(a, encode="raw") for a in domain.attributes)
+    return replace(audit_input.with_domain(replace(domain, attributes=raw)), domain_text=text)
 
 
-def _explain_no_input(case: AuditInput, name: str) -> str:
+def _explain_no_input(audit_input: AuditInput, name: str) -> str:
     """Return why a column is no input of a model."""
-    file = None if case.joined is None or name not in case.joined.names else case.joined.sheet.path
+    file = None if audit_input.joined is None or name not in audit_input.joined.names else audit_input.joined.sheet.path
     return f"it is in {file}, a separate table" if file is not None else 'the domain says encode = "none"'
 
 

@@ -140,16 +140,16 @@ class Fairness:
         settings = settings or CheckSettings()
         twins = _read_demands(max_rate, proved, twins, domain)
         source = ModelSource(model, decision=decision, preprocess=settings.preprocess)
-        case = prepare(_read_records(domain, settings.seed), source, sensitive=sensitive)
-        replayed = _replay_file(regression_set, case)
-        measured = _measure_check(case, max_rate, twins, settings, has_table=isinstance(domain, Dataset))
-        problems = _list_encoding_problems(case, settings)
+        audit_input = prepare(_read_records(domain, settings.seed), source, sensitive=sensitive)
+        replayed = _replay_file(regression_set, audit_input)
+        measured = _measure_check(audit_input, max_rate, twins, settings, has_table=isinstance(domain, Dataset))
+        problems = _list_encoding_problems(audit_input, settings)
         has_flips = any(rate.flips for rate in measured.rates)
         if measured.excess:
-            problems += [*measured.excess, *self._find_worst_pair(case, measured, twins, seconds, settings)]
-        elif not has_flips and _is_decision_constant(case, measured.case.samples, settings.seed):
+            problems += [*measured.excess, *self._find_worst_pair(audit_input, measured, twins, seconds, settings)]
+        elif not has_flips and _is_decision_constant(audit_input, measured.case.samples, settings.seed):
             problems.append(CONSTANT_DECISION)
-        proof = None if proved is None else _prove_case(case, settings, has_table=isinstance(domain, Dataset))
+        proof = None if proved is None else _prove_case(audit_input, settings, has_table=isinstance(domain, Dataset))
         if proof is not None and proved is not None and proof.certified_share < proved:
             problems.append(f"{proof.sentence} At least {percent(proved)} must be certified.")
         problems += [] if replayed is None else _list_replay_problems(replayed)
@@ -172,15 +172,15 @@ class Fairness:
         the worse end of its confidence interval. A metric that cannot be measured is an error.
         """
         __tracebackhide__ = True
-        case = prepare(data, ModelSource(model, decision=decision), sensitive=sensitive)
-        data, decision = case.data, case.opened_model.decision
+        audit_input = prepare(data, ModelSource(model, decision=decision), sensitive=sensitive)
+        data, decision = audit_input.data, audit_input.opened_model.decision
         name = "+".join(data.domain.sensitive)
         limits = read_expressions(fail_if, [name], [])
         if not limits or any(limit.figure not in GROUP_METRICS for limit in limits):
             raise NeuronFairError(f"expected thresholds on {listing(GROUP_METRICS)}, got {listing(fail_if) or 'none'}")
-        if _is_decision_constant(case, DRAWN_RECORDS, 0):
+        if _is_decision_constant(audit_input, DRAWN_RECORDS, 0):
             raise AssertionError(CONSTANT_DECISION)
-        records = prepare_records(case.opened_model, data)
+        records = prepare_records(audit_input.opened_model, data)
         _, disparity = compare_groups(records.model, records.data, decision, confidence)
         checks = tuple(check_groups(limit, name, disparity) for limit in limits)
         if any(check.fired for check in checks):
@@ -189,14 +189,14 @@ class Fairness:
 
     def _find_worst_pair(
         self,
-        case: AuditInput,
+        audit_input: AuditInput,
         measured: _CheckMeasurements,
         twins: TwinKind,
         seconds: float | None,
         settings: CheckSettings,
     ) -> list[str]:
         """Search, and return the worst pair in words and the command that shows it again."""
-        folder, model, seed = self._folder / str(self._checks), case.opened_model, settings.seed
+        folder, model, seed = self._folder / str(self._checks), audit_input.opened_model, settings.seed
         self._checks += 1
         config = SearchConfig(
             method=settings.method or ("frontier" if model.white_box else "frontier-free"),
@@ -207,12 +207,12 @@ class Fairness:
             decision=model.decision,
             controls=False,
             twins=twins,
-            scale=find_score_scale(model, case.data),
+            scale=find_score_scale(model, audit_input.data),
         )
         if (folder / config.method / MANIFEST).is_file():
             shutil.rmtree(folder)  # from an earlier run of the same test
         folder.mkdir(parents=True, exist_ok=True)
-        data, options = measured.case.data, list_replay_options(model, case.provenance)
+        data, options = measured.case.data, list_replay_options(model, audit_input.provenance)
         attribute_case = replace(
             measured.case,
             seeds=cluster_seeds(model.model.encoding, data.rows, config.seeds, seed=seed),
@@ -247,14 +247,14 @@ class _CheckMeasurements:
 
 
 def _measure_check(
-    case: AuditInput, max_rate: float, twins: TwinKind, settings: CheckSettings, *, has_table: bool
+    audit_input: AuditInput, max_rate: float, twins: TwinKind, settings: CheckSettings, *, has_table: bool
 ) -> _CheckMeasurements:
     """Measure the flip rates and, if asked for, the counterfactual effect, and compare them with the limit."""
-    data, confidence = case.data, settings.confidence
+    data, confidence = audit_input.data, settings.confidence
     limit = Threshold(f"flip_rate > {exact_number(max_rate)}", None, "flip_rate", ">", max_rate)
     samples = settings.samples or max(SAMPLES, 4 * (estimate_min_records(limit, 0.0, confidence) or SAMPLES))
     population = fit_population_if_plausible(data, settings.seed) if has_table else None
-    model, budget = case.opened_model, (samples, confidence, settings.seed)
+    model, budget = audit_input.opened_model, (samples, confidence, settings.seed)
     attribute_case = AttributeCase(
         model.model, data, model.decision, *budget, population=population, opened_model=model
     )
@@ -282,15 +282,16 @@ def _read_demands(
     return twins
 
 
-def _list_encoding_problems(case: AuditInput, settings: CheckSettings) -> list[str]:
-    if not case.data.labelled or settings.skip_encoding_check:
+def _list_encoding_problems(audit_input: AuditInput, settings: CheckSettings) -> list[str]:
+    if not audit_input.data.labelled or settings.skip_encoding_check:
         return []
-    report = check_encoding(case.opened_model, case.data)
+    report = check_encoding(audit_input.opened_model, audit_input.data)
     return [f"{report.text} {ENCODING_REMEDY}"] if report.refused else []
 
 
-def _prove_case(case: AuditInput, settings: CheckSettings, *, has_table: bool) -> ProofSummary:
-    return ProofStage(case.opened_model, case.data, None, settings.prove).prove(has_table=has_table).proved
+def _prove_case(audit_input: AuditInput, settings: CheckSettings, *, has_table: bool) -> ProofSummary:
+    stage = ProofStage(audit_input.opened_model, audit_input.data, None, settings.prove)
+    return stage.prove(has_table=has_table).proved
 
 
 def _measure_flip_rates(case: AttributeCase, *, has_table: bool) -> tuple[Rate, ...]:
@@ -304,9 +305,9 @@ def _measure_flip_rates(case: AttributeCase, *, has_table: bool) -> tuple[Rate, 
     return (*([] if pairs is None else [pairs.rate]), *map(case.rate, populations))
 
 
-def _is_decision_constant(case: AuditInput, samples: int, seed: int) -> bool:
+def _is_decision_constant(audit_input: AuditInput, samples: int, seed: int) -> bool:
     """Return whether all records, and `samples` more from the domain, get the same decision."""
-    model, data = case.opened_model, case.data
+    model, data = audit_input.opened_model, audit_input.data
     rows = torch.cat([data.rows, data.domain.sample(samples, torch.Generator().manual_seed(seed))])
     return model.decision.is_unanimous(score_in_batches(model.model, rows))
 
@@ -359,13 +360,12 @@ def _read_records(domain: TableDomain | Dataset | str | Path, seed: int) -> Data
     return draw_records(domain if isinstance(domain, TableDomain) else read_domain(domain), seed)
 
 
-def _replay_file(file: str | Path | None, case: AuditInput) -> RegressionSetReport | None:
+def _replay_file(file: str | Path | None, audit_input: AuditInput) -> RegressionSetReport | None:
     if file is None:
         return None
     if not Path(file).is_file():
         raise DataError(
             f"{file}: there is no such regression set. Make one: neuronfair audit … --regression-set {file}"
         )
-    return replay_regression_set(
-        read_regression_set(file, case.data.domain), case.opened_model.model, case.opened_model.decision
-    )
+    opened_model, domain = audit_input.opened_model, audit_input.data.domain
+    return replay_regression_set(read_regression_set(file, domain), opened_model.model, opened_model.decision)
