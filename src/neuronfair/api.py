@@ -240,8 +240,8 @@ def audit(model: Any, data: Any, *, text: str | None = None, **options: Any) -> 
 
 def _audit_table(model: Any, data: Any, options: Values) -> Audit:
     """Audit a model with a table of records."""
-    source = ModelSource(model, **{name: options[name] for name in _SOURCE_OPTIONS & options.keys()})
-    case = prepare(
+    source = _gather_source(model, options)
+    audit_input = prepare(
         data,
         source,
         domain=options.get("domain"),
@@ -251,7 +251,7 @@ def _audit_table(model: Any, data: Any, options: Values) -> Audit:
         take_rules=options.get("take_rules", "none"),
     )
     checks = options.get("checks") or Checks()
-    table, opened_model, folder = case.data, case.opened_model, options.get("folder")
+    table, opened_model, folder = audit_input.data, audit_input.opened_model, options.get("folder")
     settings = _change_settings(options.get("settings") or AuditSettings(), options)
     ready = checks.read(table.domain)
     population = options.get("population")
@@ -259,8 +259,8 @@ def _audit_table(model: Any, data: Any, options: Values) -> Audit:
     ready.refuse(table.domain.sensitive, settings.choose_methods(opened_model), settings.twins)
     pool = options.get("pool")
     provenance = replace(
-        case.provenance,
-        table=str(data) if isinstance(data, (str, Path)) and case.joined is None else None,
+        audit_input.provenance,
+        table=str(data) if isinstance(data, (str, Path)) and audit_input.joined is None else None,
         parallel=None if pool is None else ParallelAudit(pool, source.open),
     )
     with _open_progress(options.get("progress")) as show:
@@ -277,7 +277,12 @@ def _audit_table(model: Any, data: Any, options: Values) -> Audit:
     if result.failure is not None and (checks.fail_if or not isinstance(result.failure, EncodingError)):
         raise result.failure  # without thresholds, the report says that there is no verdict
     ready.extend(result.report)
-    return Audit(result.report, result.outcomes, None if folder is None else Path(folder), case.remarks)
+    return Audit(result.report, result.outcomes, None if folder is None else Path(folder), audit_input.remarks)
+
+
+def _gather_source(model: Any, options: Values) -> ModelSource:
+    """Return a model and how it is opened, by the options of a call; those of other purposes are left out."""
+    return ModelSource(model, **{name: options[name] for name in _SOURCE_OPTIONS & options.keys()})
 
 
 def _name_sensitive(data: Any, sensitive: Any, features: Any) -> Any:
@@ -377,14 +382,14 @@ def certify(
     >>> report.complete, report.proved_discriminatory
     (True, Part(count='40', share=0.6451612903225806))
     """
+    source = _gather_source(model, {**locals(), "device": "cpu"})
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".toml":
         data = read_domain(data)
     has_table = not isinstance(data, TableDomain)
     if isinstance(data, TableDomain):
         data = draw_records(data)
-    source = ModelSource(model, weights, trust_pickle, decision, "cpu", preprocess, columns)
-    case = prepare(data, source, sensitive=_name_sensitive(data, sensitive, sensitive_features), target=target)
-    table, opened_model = case.data, case.opened_model
+    audit_input = prepare(data, source, sensitive=_name_sensitive(data, sensitive, sensitive_features), target=target)
+    table, opened_model = audit_input.data, audit_input.opened_model
     problem = build_region_problem(opened_model, table.domain, where, device)
     if has_table:
         records = ProofRecords.of(problem, table, order=order, model=opened_model)
@@ -431,10 +436,10 @@ def rate(
     >>> flips.rate, [round(end, 2) for end in flips.interval]
     (0.75, [0.58, 0.88])
     """
+    source = _gather_source(model, locals())
     if is_ray_dataset(data):
         if samples is not None or population not in (None, "table"):
             raise DataError("of a ray.data.Dataset all records are counted. Leave out samples and population")
-        source = ModelSource(model, weights, trust_pickle, decision, device, preprocess, columns)
         sensitive = _name_sensitive(data, sensitive, sensitive_features)
         return measure_rate(_batch_test(data, source, domain, sensitive, target), data, confidence, progress)
     wrapped: Any = model
@@ -444,10 +449,9 @@ def rate(
         names, table = with_columns(records, sensitive)[1], None
         domain = data.with_sensitive(*names) if names else data
     else:
-        source = ModelSource(model, weights, trust_pickle, decision, device, preprocess, columns)
-        case = prepare(records, source, domain=domain, sensitive=sensitive, target=target)
-        wrapped, domain = case.opened_model, case.data.domain
-        table = None if isinstance(data, TableDomain) else case.data
+        audit_input = prepare(records, source, domain=domain, sensitive=sensitive, target=target)
+        wrapped, domain = audit_input.opened_model, audit_input.data.domain
+        table = None if isinstance(data, TableDomain) else audit_input.data
     if population is None or isinstance(population, str):
         population = population or ("domain" if table is None else "table")
         if table is not None and population == "table":
@@ -490,8 +494,7 @@ def flag_flips(
     >>> flag_flips(lambda table: (table.age > 25) & (table.sex == "m"), people, sensitive="sex").flips.tolist()
     [False, True, True]
     """
-    source = ModelSource(model, weights, trust_pickle, decision, device, preprocess, columns)
-    test = _batch_test(data, source, domain, sensitive, target)
+    test = _batch_test(data, _gather_source(model, locals()), domain, sensitive, target)
     return flag_records(test, data) if is_ray_dataset(data) else test.flag(data)
 
 
@@ -500,8 +503,8 @@ def _batch_test(data: Any, source: ModelSource, domain: Any, sensitive: Any, tar
     head = data.limit(HEAD_RECORDS).to_pandas() if is_ray_dataset(data) else data
     if not len(head):
         raise DataError("the data set has no records")
-    case = prepare(head, source, domain=domain, sensitive=sensitive, target=target)
-    return BatchTest(source, head, case.data.domain)
+    audit_input = prepare(head, source, domain=domain, sensitive=sensitive, target=target)
+    return BatchTest(source, head, audit_input.data.domain)
 
 
 @named_options({"counterparts": "counterfactuals"})
