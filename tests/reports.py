@@ -15,7 +15,7 @@ from neuronfair.audits.report.attribute import Interpretation, LayerReport, Proo
 from neuronfair.audits.wording.summary import describe_certificate
 from neuronfair.measure.rate import Rate
 from neuronfair.model.decision import Decision
-from neuronfair.proof.report import DataSetClaims, Part, ProofReport, RecordPart
+from neuronfair.proof.certificate import DataSetClaims, ProofReport, RecordShare, RowShare
 
 MODEL = r.ModelReport(
     source="m.onnx", kind="ONNX", white_box=True, note="White box.", fingerprint="abc", outputs=2,
@@ -43,7 +43,7 @@ def rates(found: int, people: int = 20_000, table: int = 1213) -> Rates:
 def proved(
     fair: int, unfair: int = 0, people: int = 1000, name: str = "sex", data_set: DataSetClaims | None = None
 ) -> ProofSummary:
-    parts = [Part.of(count, people) for count in (people, fair, unfair, people - fair - unfair)]
+    parts = [RowShare.of(count, people) for count in (people, fair, unfair, people - fair - unfair)]
     whole = fair + unfair == people
     about = ("adult", "0" * 64, tuple(name.split("+")), "", Decision())
     report = ProofReport(*about, *parts, 96, 2.5, whole, "bounds of a network", data_set=data_set)
@@ -51,7 +51,7 @@ def proved(
 
 
 def certified_rows(fair: int, unfair: int = 0, rows: int = 1000) -> DataSetClaims:
-    parts = [RecordPart.of(count, rows) for count in (fair, unfair, rows - fair - unfair)]
+    parts = [RecordShare.of(count, rows) for count in (fair, unfair, rows - fair - unfair)]
     return DataSetClaims(rows, *parts, without_twin=0, outside_domain=0)
 
 

@@ -10,11 +10,11 @@ from neuronfair.domain.schema.toml import allowed_codes
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.proof import prove as proving
+from neuronfair.proof.certificate import Region
 from neuronfair.proof.problem import Problem, build_problem, locate_rows
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import Evidence, ProofRecords
 from neuronfair.proof.regions import find_largest_regions, find_region
-from neuronfair.proof.report import Region
 from neuronfair.proof.state import FAIR, FLIPS
 
 import torch

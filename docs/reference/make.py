@@ -22,7 +22,7 @@ from neuronfair.audits.report import attribute, counterfactual
 from neuronfair.cli.app import list_typed_flags
 from neuronfair.model.decision import Decision
 from neuronfair.parameters import find_parameters
-from neuronfair.proof import report as proof
+from neuronfair.proof import certificate as proof
 
 HERE = Path(__file__).parent
 STAGES = {
@@ -43,7 +43,7 @@ STAGES = {
 FURTHER = {
     "text.report": ("TextReport",),
     "alternative_models.session": ("Alternatives", "AlternativesReport"),
-    "proof.report": ("ProofReport", "Part"),
+    "proof.certificate": ("ProofReport", "RowShare"),
     "audits.pytest_check": ("Fairness", "CheckSettings", "FairnessResult"),
     "audits.comparison": ("Comparison",),
     "domain.attribute": ("Attribute",),
@@ -193,7 +193,7 @@ SHOWN: tuple[str, ...] = (
     "ProofReport",
     "AuditIndex",
 )
-SHOWN += ("AuditLine", "Part")  # the others are in the schema only
+SHOWN += ("AuditLine", "RowShare")  # the others are in the schema only
 
 
 def files() -> str:

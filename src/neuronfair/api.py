@@ -38,8 +38,8 @@ from neuronfair.model.profile import BiasProfile
 from neuronfair.parameters import Values, named_options, values_of
 from neuronfair.plots import new_axes
 from neuronfair.progress import Progress, show_nothing
+from neuronfair.proof.certificate import ProofReport
 from neuronfair.proof.records import Order, ProofRecords
-from neuronfair.proof.report import ProofReport
 from neuronfair.proof.session import build_region_problem
 from neuronfair.proof.session import certify as certify_problem
 from neuronfair.render.export import make_findings_frame, make_groups_frame, make_rates_frame, save_as
@@ -380,7 +380,7 @@ def certify(
     ...     return (table.age > 45) | ((table.age > 25) & (table.sex == "m"))
     >>> report = certify(model, people, sensitive="sex", target="hired")
     >>> report.complete, report.proved_discriminatory
-    (True, Part(count='40', share=0.6451612903225806))
+    (True, RowShare(count='40', share=0.6451612903225806))
     """
     source = _gather_source(model, {**locals(), "device": "cpu"})
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".toml":

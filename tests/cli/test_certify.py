@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from neuronfair.proof import session
-from neuronfair.proof.report import ProofReport
+from neuronfair.proof.certificate import ProofReport
 from neuronfair.scale.pool import Serial
 from neuronfair.store.ledger import JOURNAL
 from tests.conftest import Result

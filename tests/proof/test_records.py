@@ -18,11 +18,11 @@ from neuronfair.errors import DomainError
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import wrap_model
 from neuronfair.proof import records as module
+from neuronfair.proof.certificate import DataSetClaims, RecordShare
 from neuronfair.proof.problem import build_problem, describe_box, locate_rows
 from neuronfair.proof.prove import prove
 from neuronfair.proof.records import Evidence, ProofRecords
 from neuronfair.proof.regions import RegionGrower, find_largest_regions, find_region
-from neuronfair.proof.report import DataSetClaims, RecordPart
 from neuronfair.proof.session import certify
 from neuronfair.searches.evaluate import evaluate
 from tests.domain.schema.test_toml import DOMAIN as WORDED
@@ -79,8 +79,8 @@ def test_rows_whose_flip_the_model_shows_are_not_undecided():
 
 def test_rows_without_a_twin_are_counted_apart():
     """Of 100 rows 54 are certified, 44 of them because they have no twin: that leaves 10 of 56."""
-    parts = [RecordPart.of(count, 100) for count in (54, 1, 45)]
-    assert DataSetClaims(100, *parts, without_twin=44, outside_domain=3).with_twin == RecordPart(10, 10 / 56)
+    parts = [RecordShare.of(count, 100) for count in (54, 1, 45)]
+    assert DataSetClaims(100, *parts, without_twin=44, outside_domain=3).with_twin == RecordShare(10, 10 / 56)
 
 
 def test_rows_outside_the_region_do_not_count():

@@ -17,9 +17,9 @@ from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
 from neuronfair.progress import Interruption
 from neuronfair.proof import prove
+from neuronfair.proof.certificate import ProofReport
 from neuronfair.proof.problem import build_problem
 from neuronfair.proof.records import ProofRecords
-from neuronfair.proof.report import ProofReport
 from neuronfair.proof.session import ProofRequest, ProofRun, certify
 from neuronfair.store.ledger import JOURNAL
 from tests.proof.planted import DOMAIN, FLIPS, PEOPLE, make

@@ -27,7 +27,7 @@ from neuronfair.audits.report.attribute import (
 )
 from neuronfair.domain.schema.column_types import ExcludedColumn
 from neuronfair.formatting import POPULATIONS, TWINS_OF_POPULATION, interval_ends, percent
-from neuronfair.proof.report import FreshClaims, ShareInterval
+from neuronfair.proof.certificate import FreshClaims, ShareInterval
 from neuronfair.render.page import group_neurons, make_layer_maps, render_audit, round_axis_end
 from tests import reports
 

@@ -9,9 +9,9 @@ import pytest
 from neuronfair.audits.wording.summary import describe_certificate
 from neuronfair.formatting import percent
 from neuronfair.model.decision import Decision
-from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, RecordPart, ShareInterval
+from neuronfair.proof.certificate import DataSetClaims, FreshClaims, RecordShare, RowShare, ShareInterval
 from neuronfair.render.terminal import BAR_WIDTH, compose_proof, describe_proof, make_console
-from tests.proof.test_report import REPORT
+from tests.proof.test_certificate_report import REPORT
 
 
 def shown(report) -> str:
@@ -23,7 +23,7 @@ def shown(report) -> str:
 
 @pytest.mark.parametrize("counts", [(600, 300, 100), (999, 1, 0), (998, 1, 1), (0, 0, 1000), (0, 1000, 0), (1, 998, 1)])
 def test_the_bar_is_as_long_as_it_should_be_and_leaves_nobody_out(counts):
-    parts = [Part.of(count, 1000) for count in counts]
+    parts = [RowShare.of(count, 1000) for count in counts]
     report = replace(REPORT, proved_fair=parts[0], proved_discriminatory=parts[1], undecided=parts[2])
     bar = shown(report).splitlines()[0].rstrip()
     assert len(bar) == BAR_WIDTH
@@ -46,7 +46,7 @@ def test_the_sentences():
 def test_the_data_set_comes_first_with_its_counts():
     """Of 100 records, 20 have no twin; 60 of the other 80 are certified, 8 to depend."""
     rows = DataSetClaims(
-        100, RecordPart(80, 0.8), RecordPart(8, 0.08), RecordPart(12, 0.12), without_twin=20, outside_domain=2
+        100, RecordShare(80, 0.8), RecordShare(8, 0.08), RecordShare(12, 0.12), without_twin=20, outside_domain=2
     )
     lines = describe_proof(replace(REPORT, data_set=rows))
     assert lines[0] == (
@@ -66,8 +66,12 @@ def test_an_audit_says_the_same_as_the_terminal():
 
 
 def test_what_is_exact_and_what_a_different_decision_is():
-    parts = {"proved_fair": Part.of(4, 5), "proved_discriminatory": Part.of(1, 5), "undecided": Part.of(0, 5)}
-    report = replace(REPORT, people=Part.of(5, 5), complete=True, decision=Decision("tolerance", 0.25), **parts)
+    parts = {
+        "proved_fair": RowShare.of(4, 5),
+        "proved_discriminatory": RowShare.of(1, 5),
+        "undecided": RowShare.of(0, 5),
+    }
+    report = replace(REPORT, people=RowShare.of(5, 5), complete=True, decision=Decision("tolerance", 0.25), **parts)
     text = " ".join(describe_proof(report))
     assert "Nothing is undecided: the decision depends on sex and race for exactly 1." in text
     assert "Two decisions differ if their scores are more than 0.25 apart (--decision)." in text

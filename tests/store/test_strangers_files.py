@@ -26,8 +26,8 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.limits import SIZE_VARIABLE, TREE_FACTOR, TooLargeError, read_bytes
 from neuronfair.model.weights import load_weights
 from neuronfair.proof import certificate
+from neuronfair.proof.certificate import ProofReport
 from neuronfair.proof.distributed import PieceFolder
-from neuronfair.proof.report import ProofReport
 from neuronfair.proof.state import ProofState
 from neuronfair.store import files
 from neuronfair.store.ledger import Journal, read_manifest

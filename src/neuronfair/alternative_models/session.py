@@ -50,9 +50,9 @@ from neuronfair.model.formats import REFITTED
 from neuronfair.model.open import OpenedModel, feature_names, wrap_model
 from neuronfair.plots import new_axes
 from neuronfair.progress import Progress, show_nothing
+from neuronfair.proof.certificate import ProofReport
 from neuronfair.proof.problem import build_problem
 from neuronfair.proof.records import ProofRecords
-from neuronfair.proof.report import ProofReport
 from neuronfair.proof.session import ProofRequest, ProofRun, certify
 from neuronfair.scale.pool import Processes, Serial
 from neuronfair.store.files import Lock

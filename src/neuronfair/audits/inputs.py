@@ -222,8 +222,8 @@ def _check_reads(audit_input: AuditInput, target: str | None) -> None:
     model = source_of(audit_input.source.model)
     for name in set(audit_input.reads or ()) & set(audit_input.not_inputs):
         raise ModelError(
-            f"{model}: reads '{name}', which is no input: {_explain_no_input(audit_input, name)}. Add it to the inputs, "
-            "or use a model without it"
+            f"{model}: reads '{name}', which is no input: {_explain_no_input(audit_input, name)}. Add it to the "
+            "inputs, or use a model without it"
         )
     if audit_input.reads is not None and target in audit_input.reads:
         raise ModelError(f"{model}: reads the target '{target}' itself. Name the column that it predicts")

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from neuronfair.domain.tables.dataset import Dataset
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import OpenedModel
+    from neuronfair.proof.certificate import ProofReport
     from neuronfair.proof.problem import Problem
-    from neuronfair.proof.report import ProofReport
     from neuronfair.proof.session import ProofRun
     from neuronfair.store.files import Json
 

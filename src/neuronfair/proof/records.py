@@ -22,9 +22,8 @@ from neuronfair.model.open import OpenedModel
 from neuronfair.model.records import REFUSES_EMPTY, prepare_records
 from neuronfair.proof.bounds.margins import decide_records
 from neuronfair.proof.bounds.space import Boxes, CutTree
-from neuronfair.proof.certificate import CertifiedBoxes, Proof
+from neuronfair.proof.certificate import CertifiedBoxes, DataSetClaims, FreshClaims, Proof, RecordShare, ShareInterval
 from neuronfair.proof.problem import Problem, describe_box, locate_rows
-from neuronfair.proof.report import DataSetClaims, FreshClaims, RecordPart, ShareInterval
 from neuronfair.proof.state import FAIR, FLIPS, UNDECIDED, GuideSource, ProofState
 from neuronfair.searches.evaluate import Evaluation, evaluate
 
@@ -123,7 +122,7 @@ class ProofRecords:
             is_flip = evaluate_flips(self.problem, model, self.rows[rows])
             status[rows[: len(is_flip)][is_flip]] = FLIPS
         fair, flips = (int((status == value).sum()) for value in (FAIR, FLIPS))
-        parts = [RecordPart.of(count, row_count) for count in (fair, flips, row_count - fair - flips)]
+        parts = [RecordShare.of(count, row_count) for count in (fair, flips, row_count - fair - flips)]
         outside = int((self.meets_conditions & ~self.in_region).sum())
         return DataSetClaims(row_count, parts[0], parts[1], parts[2], self._count_without_twin(), outside)
 

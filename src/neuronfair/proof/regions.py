@@ -11,9 +11,9 @@ from torch import Tensor
 from neuronfair.errors import DomainError
 from neuronfair.proof.bounds.margins import decide_boxes
 from neuronfair.proof.bounds.space import Boxes, can_enumerate, count_varied_codes
+from neuronfair.proof.certificate import RecordShare, Region, RowShare
 from neuronfair.proof.problem import Problem, describe_box, enumerate_records, ignores_sensitive
 from neuronfair.proof.records import Evidence, ProofRecords, estimate_share
-from neuronfair.proof.report import Part, RecordPart, Region
 from neuronfair.proof.state import FAIR, Guides
 
 LINE_NUMBERS_PER_PASS = 1 << 24
@@ -167,10 +167,10 @@ def _make_grower(records: ProofRecords) -> RegionGrower:
 def _describe_region(records: ProofRecords, grower: RegionGrower, box: Boxes, *, depends: bool) -> Region:
     problem = records.problem
     _, pieces, pattern = grower.cut_by_rules(box)
-    size = Part.of(sum(problem.records.count(problem.space, pieces, pattern)), problem.count)
+    size = RowShare.of(sum(problem.records.count(problem.space, pieces, pattern)), problem.count)
     cpu_box = box.to(torch.device("cpu"))
     row_count = int(cpu_box.contain(records.row_points[records.in_region]).sum())
-    rows = RecordPart.of(row_count, int(records.meets_conditions.sum())) if len(records.rows) else None
+    rows = RecordShare.of(row_count, int(records.meets_conditions.sum())) if len(records.rows) else None
     fresh_points = records.fresh_points
     fresh = estimate_share(int(cpu_box.contain(fresh_points).sum()), len(fresh_points)) if len(fresh_points) else None
     return Region(describe_box(problem, cpu_box.low[0], cpu_box.high[0]), depends, size, rows, fresh)

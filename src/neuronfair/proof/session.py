@@ -19,13 +19,20 @@ from neuronfair.formatting import percent
 from neuronfair.limits import check_size
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import OpenedModel
-from neuronfair.proof.certificate import AxisCodes, Certificate, Proof, fingerprint_model, write_certificate
+from neuronfair.proof.certificate import (
+    AxisCodes,
+    Certificate,
+    Proof,
+    ProofReport,
+    RowShare,
+    fingerprint_model,
+    write_certificate,
+)
 from neuronfair.proof.distributed import prove_together, recover_state
 from neuronfair.proof.problem import Problem, build_problem
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import EvaluatedRecords, Evidence, Order, ProofRecords, check_against_model
 from neuronfair.proof.regions import find_largest_regions
-from neuronfair.proof.report import Part, ProofReport
 from neuronfair.proof.state import ProofState, check_state
 from neuronfair.scale.pool import Pool
 from neuronfair.store.files import load_state, save_state, seal, writing
@@ -168,10 +175,10 @@ def _report_proof(
         sensitive=problem.domain.sensitive,
         where=problem.condition,
         decision=problem.decision,
-        people=Part.of(proof.record_count, problem.domain.count),
-        proved_fair=Part.of(proof.fair, proof.record_count),
-        proved_discriminatory=Part.of(proof.discriminatory, proof.record_count),
-        undecided=Part.of(proof.undecided, proof.record_count),
+        people=RowShare.of(proof.record_count, problem.domain.count),
+        proved_fair=RowShare.of(proof.fair, proof.record_count),
+        proved_discriminatory=RowShare.of(proof.discriminatory, proof.record_count),
+        undecided=RowShare.of(proof.undecided, proof.record_count),
         boxes=proof.boxes,
         seconds=proof.seconds,
         complete=proof.complete,

@@ -20,7 +20,7 @@ from neuronfair.audits.wording.summary import (
     status,
 )
 from neuronfair.formatting import POPULATIONS, UNKNOWN, first_few, percent, printable, ratio, tally, with_interval
-from neuronfair.proof.report import ShareInterval
+from neuronfair.proof.certificate import ShareInterval
 
 SET_FAVOURABLE = "set `favourable`"
 

@@ -33,7 +33,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.formatting import duration, listing, percent, plural, printable
 from neuronfair.measure.rate import Ablation, AblationOutcome
 from neuronfair.model.profile import BiasProfile
-from neuronfair.proof.report import ProofReport, Region
+from neuronfair.proof.certificate import ProofReport, Region
 from neuronfair.render.tables import TextTable, list_disadvantaged, tabulate_overview, tabulate_report
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neuronfair.audits.report.attribute import Part, ProofSummary
+from neuronfair.audits.report.attribute import ProofSummary, RowShare
 from neuronfair.formatting import percent
 from tests.reports import proved
 
@@ -53,7 +53,7 @@ def test_almost_everybody_is_not_everybody():
     """10^20 people do not fit into a float: one of them must not be lost."""
     made = proved(10**20 - 1, 0, 10**20)
     assert made.proved_fair.share < 1
-    assert made.undecided == Part("1", 1e-20)
+    assert made.undecided == RowShare("1", 1e-20)
     assert not made.complete
     assert "for above 99.9999" in made.sentence
     assert "below 0.0001" in made.sentence
@@ -62,5 +62,5 @@ def test_almost_everybody_is_not_everybody():
 
 def test_where_nothing_can_be_proved_the_reason_is_said():
     made = ProofSummary.nothing(200, "it shows nothing of itself")
-    assert (made.method, made.complete, made.undecided) == (None, False, Part("200", 1.0))
+    assert (made.method, made.complete, made.undecided) == (None, False, RowShare("200", 1.0))
     assert made.sentence == "No proof: it shows nothing of itself."

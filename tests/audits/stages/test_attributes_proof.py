@@ -12,7 +12,7 @@ from neuronfair import BlackBox, Dataset, NeuronFairError
 from neuronfair.api import audit
 from neuronfair.audits.pytest_check import CheckSettings, Fairness
 from neuronfair.audits.report import Report
-from neuronfair.audits.report.attribute import Part
+from neuronfair.audits.report.attribute import RowShare
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import attributes
 from neuronfair.errors import Unprovable
@@ -49,7 +49,7 @@ def test_an_audit_proves_what_was_planted():
     (entry,) = report.attributes
     proved = entry.proved
     assert (proved.people, proved.proved_fair.count, proved.proved_discriminatory.count) == ("20000", "17414", "2586")
-    assert (proved.undecided, proved.complete, proved.method) == (Part("0", 0.0), True, "bounds of a network")
+    assert (proved.undecided, proved.complete, proved.method) == (RowShare("0", 0.0), True, "bounds of a network")
     assert entry.rates.domain.of == TINY.samples  # the rate of the domain is sampled as ever
     assert entry.rates.domain.low < 0.1293 < entry.rates.domain.high
     assert proved.sentence in report.verdict.text
@@ -113,7 +113,7 @@ def test_everybody_of_a_small_domain_is_asked():
 
     (entry,) = audit(BlackBox.of_inputs(predict, DOMAIN), table(), settings=TINY).report.attributes
     assert (entry.proved.method, entry.proved.complete) == ("enumeration", True)
-    assert entry.proved.proved_discriminatory == Part("4000", 0.2)
+    assert entry.proved.proved_discriminatory == RowShare("4000", 0.2)
 
 
 def test_a_check_may_demand_a_proof(tmp_path):

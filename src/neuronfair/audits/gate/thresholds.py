@@ -34,7 +34,7 @@ from neuronfair.audits.report.counterfactual import NO_COUNTERFACTUALS, Counterf
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.formatting import POPULATIONS, aligned_percents, first_few, listing, percent, tally
 from neuronfair.measure.rate import Rate
-from neuronfair.proof.report import Part, RecordPart
+from neuronfair.proof.certificate import RecordShare, RowShare
 
 _COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
@@ -477,9 +477,9 @@ def _measure_proof(threshold: Threshold, attribute: str, proof: ProofSummary | N
     _require(threshold, proof.method, f"nothing can be proved: {proof.reason}")
     if threshold.figure in CERTIFIED:
         rows = _require(threshold, proof.data_set, "there is no data set. Use proved_fair")
-        part: RecordPart = getattr(rows, CERTIFIED[threshold.figure])
+        part: RecordShare = getattr(rows, CERTIFIED[threshold.figure])
         return _Measurement(part.share, note=f"{part.count:,} of {rows.of:,} records in the data set.")
-    space: Part = getattr(proof, threshold.figure)
+    space: RowShare = getattr(proof, threshold.figure)
     return _Measurement(
         space.share,
         note=f"{tally(int(space.count))} of {tally(int(proof.people))} records of the declared input space.",

@@ -9,7 +9,7 @@ from typing import Literal, cast
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval
 from neuronfair.domain.population.plausible import MIN_PLAUSIBILITY
 from neuronfair.formatting import POPULATIONS, Population, likelihood, listing, plural
-from neuronfair.proof.report import DataSetClaims, FreshClaims, Part, ProofReport
+from neuronfair.proof.certificate import DataSetClaims, FreshClaims, ProofReport, RowShare
 
 
 @dataclass(frozen=True)
@@ -451,9 +451,9 @@ class ProofSummary:
     """For which records it is proved that the decision does, or does not, depend on the sensitive attributes."""
 
     people: str  # records in the declared input space, exactly
-    proved_fair: Part  # certified: every twin gets the same decision
-    proved_discriminatory: Part  # certified to depend: some twin gets a different decision
-    undecided: Part  # neither: nothing is proved
+    proved_fair: RowShare  # certified: every twin gets the same decision
+    proved_discriminatory: RowShare  # certified to depend: some twin gets a different decision
+    undecided: RowShare  # neither: nothing is proved
     boxes: int  # boxes into which the input space was cut
     seconds: float  # time spent
     complete: bool  # whether nothing is undecided
@@ -489,10 +489,10 @@ class ProofSummary:
     @staticmethod
     def nothing(record_count: int, reason: str) -> ProofSummary:
         """Return that nothing can be proved, and why."""
-        none = Part.of(0, record_count)
+        none = RowShare.of(0, record_count)
         return ProofSummary(
             str(record_count),
-            *(none, none, Part.of(record_count, record_count)),
+            *(none, none, RowShare.of(record_count, record_count)),
             boxes=0,
             seconds=0.0,
             complete=False,

@@ -12,7 +12,7 @@ from itertools import islice
 from neuronfair.audits.report import Report, Tone, find_worst_attribute
 from neuronfair.audits.report.attribute import AttributeReport, Finding, list_notes, list_worst_findings
 from neuronfair.formatting import aligned_percents, duration, interval_ends, listing, percent, plural, spell, tally
-from neuronfair.proof.report import DataSetClaims, FreshClaims, ProofReport
+from neuronfair.proof.certificate import DataSetClaims, FreshClaims, ProofReport
 
 NOT_MEASURED = "–"
 MAX_STEPS = 3  # that are proposed

@@ -9,7 +9,7 @@ import pytest
 
 from neuronfair.errors import DataError
 from neuronfair.model.decision import Decision
-from neuronfair.proof.report import Part, ProofReport
+from neuronfair.proof.certificate import ProofReport, RowShare
 
 HUGE = 10**24
 REPORT = ProofReport(
@@ -18,10 +18,10 @@ REPORT = ProofReport(
     sensitive=("sex", "race"),
     where="age >= 60",
     decision=Decision("threshold", 0.5),
-    people=Part.of(HUGE, 4 * HUGE),
-    proved_fair=Part.of(HUGE - 3, HUGE),
-    proved_discriminatory=Part.of(1, HUGE),
-    undecided=Part.of(2, HUGE),
+    people=RowShare.of(HUGE, 4 * HUGE),
+    proved_fair=RowShare.of(HUGE - 3, HUGE),
+    proved_discriminatory=RowShare.of(1, HUGE),
+    undecided=RowShare.of(2, HUGE),
     boxes=1000,
     seconds=12.5,
     complete=False,
@@ -30,9 +30,9 @@ REPORT = ProofReport(
 
 
 def test_a_share_is_whole_only_if_it_is():
-    assert Part.of(HUGE - 3, HUGE).share == math.nextafter(1.0, 0.0)
-    assert Part.of(1, 10**400).share > 0
-    assert (Part.of(0, 5).share, Part.of(5, 5).share, Part.of(0, 0).share) == (0.0, 1.0, 0.0)
+    assert RowShare.of(HUGE - 3, HUGE).share == math.nextafter(1.0, 0.0)
+    assert RowShare.of(1, 10**400).share > 0
+    assert (RowShare.of(0, 5).share, RowShare.of(5, 5).share, RowShare.of(0, 0).share) == (0.0, 1.0, 0.0)
 
 
 def test_it_comes_back():
