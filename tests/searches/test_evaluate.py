@@ -44,7 +44,7 @@ def test_rows_and_twins_are_judged_in_passes_that_fit(monkeypatch):
     parts = evaluate(network, domain, rows)
     assert module.batches == [120, 120, 120, 120, 20]
     assert torch.allclose(whole.twin_scores, parts.twin_scores, rtol=1e-12)
-    for name in ("differs", "partner", "twin", "twins"):
+    for name in ("twin_explains_finding", "partner", "twin", "twins"):
         assert torch.equal(getattr(whole, name), getattr(parts, name))
     monkeypatch.setattr(judging, "ROWS_PER_PASS", 1 << 15)
     monkeypatch.setattr(judging, "MAX_NUMBERS_PER_PASS", 40 * network.encoding.width)  # of wide rows few make a pass
@@ -73,7 +73,9 @@ def test_the_farthest_twin_that_is_decided_otherwise_is_the_partner(decision):
     assert 0 < int(found.discriminates.sum()) < 200
     for i in range(200):
         gaps = decision.gap(found.scores[i], found.twin_scores[i])
-        chosen = found.differs[i] if found.differs[i].any() else torch.ones(9, dtype=torch.bool)
+        chosen = (
+            found.twin_explains_finding[i] if found.twin_explains_finding[i].any() else torch.ones(9, dtype=torch.bool)
+        )
         assert gaps[found.partner[i]] == gaps[chosen].max()
         assert chosen[found.partner[i]]
 
@@ -97,7 +99,18 @@ def beside() -> TableDomain:
     return with_counterfactuals(moved_domain(3), fit_counterfactuals(moved_domain(3), moved_rows(3)))
 
 
-FIGURES = ("family", "valid", "apart", "discriminates", "gaps", "differs", "partner", "twin", "twins", "finite")
+FIGURES = (
+    "family",
+    "valid",
+    "apart",
+    "discriminates",
+    "gaps",
+    "twin_explains_finding",
+    "partner",
+    "twin",
+    "twins",
+    "finite",
+)
 
 
 @pytest.mark.parametrize("where", [networks.domain, networks.sex_and_race, tied, beside])
@@ -168,7 +181,11 @@ def test_a_family_is_discriminated_whichever_of_its_members_is_met():
     domain, module = three_scores()
     network, tolerance = networks.network(module, domain), Decision("tolerance", 0.6)
     found = evaluate(network, domain, torch.tensor([[4, 0], [4, 1], [4, 2]]), tolerance)
-    assert found.differs.sum(1).tolist() == [1, 0, 1]  # the middle one lies 0.5 from both others, and they lie 1 apart
+    assert found.twin_explains_finding.sum(1).tolist() == [
+        1,
+        0,
+        1,
+    ]  # the middle one lies 0.5 from both others, and they lie 1 apart
     assert found.discriminates.tolist() == [True, True, True]
     pairs = found.pairs()
     assert pairs.rows.tolist() == [[4, 0], [4, 2], [4, 2]]
@@ -196,6 +213,6 @@ def test_all_members_of_a_family_are_judged_alike(decision):
     assert 0 < int(found[:, 0].sum()) < 100
     if decision.kind != "tolerance":  # Definition 1 to the letter: some twin of the row is decided otherwise
         one = evaluate(network, domain, rows, decision)
-        assert torch.equal(one.discriminates, one.differs.any(1))
+        assert torch.equal(one.discriminates, one.twin_explains_finding.any(1))
         assert torch.equal(one.pairs().rows, rows)
         assert torch.equal(one.pairs().twins, one.twin)

@@ -71,7 +71,7 @@ class Evaluation:
         return torch.where(self.valid, self.decision.gap(self.family[:, :1], self.family[:, 1:]), -1.0)
 
     @cached_property
-    def differs(self) -> Tensor:
+    def twin_explains_finding(self) -> Tensor:
         """Which twins get a different decision than their row; none if the row does not discriminate: bool, (n, k)."""
         return self.twin_differs & self.discriminates[:, None]
 
@@ -80,7 +80,9 @@ class Evaluation:
         """The twin to compare each row with, (n,): the farthest of those with another decision, or else of all."""
         if self.single_twins is not None:
             return torch.zeros_like(self.rows[:, 0])
-        gaps = torch.where(self.differs.any(1, keepdim=True) & ~self.differs, -1.0, self.gaps)
+        gaps = torch.where(
+            self.twin_explains_finding.any(1, keepdim=True) & ~self.twin_explains_finding, -1.0, self.gaps
+        )
         return gaps.argmax(1)
 
     @cached_property
@@ -109,7 +111,7 @@ class Evaluation:
         if self.single_twins is not None:
             return Pair(member, partner, self.family[:, 0], self.family[:, 1])
         if self.decision.kind == "tolerance":
-            by_ends = self.discriminates & ~self.differs.any(1)
+            by_ends = self.discriminates & ~self.twin_explains_finding.any(1)
             partner = torch.where(by_ends, self.ends.lowest, partner)
             member = torch.where(by_ends, self.ends.highest, member)
         indices = torch.arange(len(member), device=member.device)

@@ -214,7 +214,7 @@ def evaluate_pairs(case: AttributeCase, rows: Tensor) -> Pairs:
 def flips_plausibly(case: AttributeCase, rows: Tensor) -> Tensor:
     """Return for each row whether the decision differs from that of a plausible twin: bool, (n,)."""
     parts = [
-        (evaluation.differs & case.pair_domain.twins(evaluation.rows).valid).any(1)
+        (evaluation.twin_explains_finding & case.pair_domain.twins(evaluation.rows).valid).any(1)
         for evaluation in _evaluate_parts(case, rows)
     ]
     return torch.cat([rows.new_zeros(0, dtype=torch.bool), *parts])
@@ -228,7 +228,7 @@ def _evaluate_parts(case: AttributeCase, rows: Tensor) -> Iterator[Evaluation]:
 def _prefer_plausible(case: AttributeCase, evaluation: Evaluation) -> Evaluation:
     """Return an evaluation without implausible twins, where the decision differs from a plausible one's."""
     plausible = case.pair_domain.twins(evaluation.rows).valid & evaluation.valid
-    flips = (evaluation.differs & plausible).any(1, keepdim=True)
+    flips = (evaluation.twin_explains_finding & plausible).any(1, keepdim=True)
     valid = torch.where(flips, plausible, evaluation.valid)
     return replace(evaluation, valid=valid, twin_differs=evaluation.twin_differs & valid)
 
