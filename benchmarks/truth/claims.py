@@ -15,7 +15,7 @@ from neuronfair.proof.problem import Problem, build_problem, locate_rows
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import Evidence, ProofRecords
 from neuronfair.proof.regions import find_largest_regions, find_region
-from neuronfair.proof.state import FAIR, FLIPS
+from neuronfair.proof.state import FAIR, DEPENDS
 
 import torch
 from torch import Tensor
@@ -127,9 +127,9 @@ def _wrong_rows(records: ProofRecords, evidence: Evidence, truth: Truth, *, comp
     exists = known & truth.domain.valid(torch.where(known[:, None], rows, 0))
     family = truth.place(torch.where(exists[:, None], rows, 0))
     flips, sure = truth.flips[family], ~truth.close[family]
-    false = ((status == FAIR) & flips & sure) | ((status == FLIPS) & ~flips & sure) | ((status > 0) & ~exists)
+    false = ((status == FAIR) & flips & sure) | ((status == DEPENDS) & ~flips & sure) | ((status > 0) & ~exists)
     wrong = [f"what it says about row {row} is false" for row in rows[false].tolist()]
-    counts = [int((status == one).sum()) for one in (FAIR, FLIPS)]
+    counts = [int((status == one).sum()) for one in (FAIR, DEPENDS)]
     assert claims is not None
     said = [claims.certified_fair.count, claims.certified_discriminatory.count, claims.undecided.count]
     if said != [*counts, len(rows) - sum(counts)] or claims.outside_domain != int((~exists).sum()):
@@ -152,5 +152,5 @@ def _contradicted(evidence: Evidence, truth: Truth, rows: Tensor) -> tuple[int, 
     status = evidence.find_status(locate_rows(evidence.problem, rows))
     family = truth.place(rows)
     flips, close = truth.flips[family], truth.close[family]
-    wrong = (((status == FAIR) & flips) | ((status == FLIPS) & ~flips)) & ~close
-    return int(((status == FAIR) | (status == FLIPS)).sum()), rows[wrong]
+    wrong = (((status == FAIR) & flips) | ((status == DEPENDS) & ~flips)) & ~close
+    return int(((status == FAIR) | (status == DEPENDS)).sum()), rows[wrong]

@@ -15,7 +15,7 @@ from neuronfair.domain.population.model import UserPopulation, fit_population
 from neuronfair.domain.population.plausible import with_plausible_twins
 from neuronfair.domain.rules import Rule, Span
 from neuronfair.domain.table import Target
-from neuronfair.domain.twins import FLIPS
+from neuronfair.domain.twins import ATTRIBUTE_FLIPS
 from neuronfair.errors import DomainError
 from neuronfair.measure.rate import (
     Direction,
@@ -240,7 +240,7 @@ def test_without_any_plausible_twin_nothing_is_said_of_pairs():
     some = plausible_pair_rate(NETWORK, pairs, rows, samples=100)
     assert some.rate.sampled + some.without_twin == 100
     with pytest.raises(NeuronFairError, match="measured by plausible_pair_rate"):
-        flip_rate(NETWORK, replace(pairs, twinning=FLIPS), population="pairs")
+        flip_rate(NETWORK, replace(pairs, twinning=ATTRIBUTE_FLIPS), population="pairs")
 
 
 HALF = Decision("threshold", 0.5)

@@ -24,7 +24,7 @@ from neuronfair.proof.checker.check import check
 from neuronfair.proof.problem import build_problem, locate_rows
 from neuronfair.proof.prove import prove
 from neuronfair.proof.records import Evidence
-from neuronfair.proof.state import FAIR, FLIPS
+from neuronfair.proof.state import DEPENDS, FAIR
 from neuronfair.searches.evaluate import evaluate
 from tests.planted import networks
 from tests.proof.made import written
@@ -133,7 +133,7 @@ def test_rounding_of_probabilities_is_no_proof(kind, monkeypatch, tmp_path):
     flips = evaluate(network.double(), domain, rows, decision).discriminates
     problem = build_problem(network, domain, decision=decision)
     status = Evidence(problem, prove(problem, seconds=5).state).find_status(locate_rows(problem, rows))
-    assert not (((status == FAIR) & flips) | ((status == FLIPS) & ~flips)).any()
+    assert not (((status == FAIR) & flips) | ((status == DEPENDS) & ~flips)).any()
     monkeypatch.setattr(margins, "bound_end_error", lambda *_: 0.0)
     careless = build_problem(network, domain, decision=decision)
     proof = prove(careless, seconds=5)

@@ -19,8 +19,8 @@ from neuronfair.proof.problem import build_problem, enumerate_records, locate_ro
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import Evidence
 from neuronfair.proof.state import (
+    DEPENDS,
     FAIR,
-    FLIPS,
     LEVELS_PER_OCTAVE,
     SHARE_BITS,
     UNDECIDED,
@@ -191,13 +191,13 @@ def test_what_is_proved_of_guides_is_the_truth(monkeypatch, name, step):
     assert tiles(problem, proof)
     status = Evidence(problem, proof.state).find_status(locate_rows(problem, rows))
     assert not (flips & (status == FAIR)).any()
-    assert not (~flips & (status == FLIPS)).any()
+    assert not (~flips & (status == DEPENDS)).any()
     guides = Guides(proof.state.guides)
-    assert sum(guides.count_rows(each) for each in (UNDECIDED, FAIR, FLIPS)) == len(rows)
+    assert sum(guides.count_rows(each) for each in (UNDECIDED, FAIR, DEPENDS)) == len(rows)
     if step == 10_000:
         people, fair, discriminatory = truth(network, domain, decision)
         assert figures(proof) == (people, fair, discriminatory)
-        assert (guides.count_rows(FAIR), guides.count_rows(FLIPS)) == (fair, discriminatory)
+        assert (guides.count_rows(FAIR), guides.count_rows(DEPENDS)) == (fair, discriminatory)
         assert (status == FAIR).sum() == fair
 
 
@@ -300,7 +300,7 @@ def test_pieces_decide_the_guides_of_their_boxes(monkeypatch):
     proof = proving.build_proof(problem, joined, interrupted=False)
     assert figures(proof) == truth(network, domain, problem.decision)
     guides = Guides(joined.guides)
-    assert (guides.count_rows(FAIR), guides.count_rows(FLIPS)) == figures(proof)[1:]
+    assert (guides.count_rows(FAIR), guides.count_rows(DEPENDS)) == figures(proof)[1:]
 
 
 def _problem(space, inside=((True, True),), **others):

@@ -17,7 +17,7 @@ from torch import Tensor
 from neuronfair.domain.attribute import Attribute, Outside
 from neuronfair.domain.rules import Rule, RuleBook
 from neuronfair.domain.twins import (
-    FLIPS,
+    ATTRIBUTE_FLIPS,
     Combinations,
     Domain,
     Twinning,
@@ -88,7 +88,7 @@ class TableDomain(Domain):
     outside: Outside = "error"
     favourable: str | None = None  # the favourable outcome
     device: torch.device = _CPU
-    twinning: Twinning = FLIPS  # how twins are made
+    twinning: Twinning = ATTRIBUTE_FLIPS  # how twins are made
     draft: str = field(default="", compare=False, repr=False)  # the commented TOML text, where it was inferred
 
     def __post_init__(self) -> None:
@@ -167,7 +167,7 @@ class TableDomain(Domain):
 
     def with_sensitive(self, *names: str) -> TableDomain:
         """Return this domain with other sensitive attributes, and twins that differ in these only."""
-        return dataclasses.replace(self, sensitive=tuple(names), twinning=FLIPS)
+        return dataclasses.replace(self, sensitive=tuple(names), twinning=ATTRIBUTE_FLIPS)
 
     def to_toml(self) -> str:
         """Return the text of a domain file, with the comments of an inferred domain that was not changed."""

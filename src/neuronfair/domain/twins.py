@@ -97,7 +97,7 @@ class Twinning(Protocol):
 
 
 @dataclass(frozen=True)
-class Flips:
+class AttributeFlipTwins:
     """Twins that differ in the sensitive attributes and in nothing else (Definition 1)."""
 
     key_has_group: bool = False
@@ -121,7 +121,7 @@ class Flips:
         return self
 
 
-FLIPS = Flips()
+ATTRIBUTE_FLIPS = AttributeFlipTwins()
 
 
 MAX_COMBINATIONS = 100_000  # combinations of sensitive values

@@ -21,7 +21,7 @@ from neuronfair.domain.population.counterfactuals import (
     shuffle_groups,
 )
 from neuronfair.domain.table import TableDomain, check_rows
-from neuronfair.domain.twins import FLIPS
+from neuronfair.domain.twins import ATTRIBUTE_FLIPS
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.measure.stats import Estimate, excess, student_quantile
 from neuronfair.measure.twin_decisions import (
@@ -118,7 +118,7 @@ class CounterfactualTest:
         decision.check(model.outputs)
         check_rows(domain, rows, "counterfactual twins")
         self._confidence, self._seed = confidence, seed
-        self.domain = domain = replace(domain, twinning=FLIPS)
+        self.domain = domain = replace(domain, twinning=ATTRIBUTE_FLIPS)
         self.rows = rows
         self._clipped = table = domain.clip(rows)
         self.counterfactuals = fit_counterfactuals(domain, table)

@@ -17,7 +17,7 @@ from neuronfair.domain.draws import draw_order
 from neuronfair.domain.population.model import PopulationModel, UserPopulation
 from neuronfair.domain.table import TableDomain, check_rows
 from neuronfair.domain.tables.dataset import Dataset
-from neuronfair.domain.twins import FLIPS
+from neuronfair.domain.twins import ATTRIBUTE_FLIPS
 from neuronfair.errors import ModelError, NeuronFairError, did_you_mean
 from neuronfair.formatting import POPULATIONS, Population
 from neuronfair.measure.stats import clopper_pearson
@@ -245,10 +245,10 @@ def plausible_pair_rate(
     a plausible twin. `pairs` is a domain with plausible twins (`plausible_twins`). Records are sampled and scored as in
     `flip_rate`.
     """
-    model, domain, rows = _read_original_cells(network, replace(pairs, twinning=FLIPS), population)
+    model, domain, rows = _read_original_cells(network, replace(pairs, twinning=ATTRIBUTE_FLIPS), population)
     check_rows(domain, rows, "flip rate over plausible pairs")
     tally = DirectionTally(domain, find_favourable_class(domain, decision or Decision(), model.outputs))
-    flip_domain = replace(domain, rules=(), twinning=FLIPS)  # also the invalid twins, to count them
+    flip_domain = replace(domain, rules=(), twinning=ATTRIBUTE_FLIPS)  # also the invalid twins, to count them
     order = draw_order(len(rows), seed)[:samples]
     flips = with_twin = implausible_only = sampled = 0
     for (part,) in zip(*split_families(model.encoding, flip_domain, order), strict=True):

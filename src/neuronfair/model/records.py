@@ -19,7 +19,7 @@ from torch import Tensor
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.cells import cell_text
 from neuronfair.domain.tables.dataset import Dataset, Original
-from neuronfair.domain.twins import FLIPS
+from neuronfair.domain.twins import ATTRIBUTE_FLIPS
 from neuronfair.errors import ModelError, one_line, require
 from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import Encoding, TableEncoding
@@ -55,7 +55,7 @@ def prepare_records(source: OpenedModel | Model, data: Dataset) -> Records:
     """
     model: Model = source.model if isinstance(source, OpenedModel) else source
     original, domain = data.original, data.domain
-    if original is None or domain.twinning != FLIPS or len(original.rows) != len(data):
+    if original is None or domain.twinning != ATTRIBUTE_FLIPS or len(original.rows) != len(data):
         return Records(model, data, "codes")
     reason = ""
     if isinstance(source, OpenedModel) and source.scores_of_frame is not None:

@@ -24,7 +24,7 @@ from neuronfair.proof.bounds.margins import decide_records
 from neuronfair.proof.bounds.space import Boxes, CutTree
 from neuronfair.proof.certificate import CertifiedBoxes, DataSetClaims, FreshClaims, Proof, RecordShare, ShareInterval
 from neuronfair.proof.problem import Problem, describe_box, locate_rows
-from neuronfair.proof.state import FAIR, FLIPS, UNDECIDED, GuideSource, ProofState
+from neuronfair.proof.state import FAIR, DEPENDS, UNDECIDED, GuideSource, ProofState
 from neuronfair.searches.evaluate import Evaluation, evaluate
 
 Order = Literal["records", "volume"]  # which boxes come first
@@ -120,8 +120,8 @@ class ProofRecords:
         if model is not None:
             rows = (self.in_region & (status == UNDECIDED)).nonzero()[:, 0]
             is_flip = evaluate_flips(self.problem, model, self.rows[rows])
-            status[rows[: len(is_flip)][is_flip]] = FLIPS
-        fair, flips = (int((status == value).sum()) for value in (FAIR, FLIPS))
+            status[rows[: len(is_flip)][is_flip]] = DEPENDS
+        fair, flips = (int((status == value).sum()) for value in (FAIR, DEPENDS))
         parts = [RecordShare.of(count, row_count) for count in (fair, flips, row_count - fair - flips)]
         outside = int((self.meets_conditions & ~self.in_region).sum())
         return DataSetClaims(row_count, parts[0], parts[1], parts[2], self._count_without_twin(), outside)
@@ -157,7 +157,7 @@ class ProofRecords:
         if not len(points):
             return None
         status = evidence.find_status(points)
-        shares = (estimate_share(int((status == value).sum()), len(points)) for value in (FAIR, FLIPS, UNDECIDED))
+        shares = (estimate_share(int((status == value).sum()), len(points)) for value in (FAIR, DEPENDS, UNDECIDED))
         return FreshClaims(len(points), *shares)
 
 
@@ -212,14 +212,14 @@ class Evidence:
         status, owner = self.find_guide_status(points), self.find_boxes(points)
         undecided = ((status == UNDECIDED) & (owner >= 0)).nonzero()[:, 0]
         fair, flips = (self._column(name)[owner[undecided]] == 1 for name in ("fair", "flips"))
-        status[undecided[fair]], status[undecided[flips]] = FAIR, FLIPS
+        status[undecided[fair]], status[undecided[flips]] = FAIR, DEPENDS
         undecided = undecided[~(fair | flips)]
         is_enumerated = self._column("fair_count")[owner[undecided]] >= 0
         enumerated, others = undecided[is_enumerated], undecided[~is_enumerated]
         for indices, decide in ((enumerated, self._decide_by_margins), (others, self._decide_by_lines)):
             if len(indices):
                 fair, flips = decide(owner[indices], points[indices])
-                status[indices[fair]], status[indices[flips & ~fair]] = FAIR, FLIPS
+                status[indices[fair]], status[indices[flips & ~fair]] = FAIR, DEPENDS
         return status
 
     def _decide_by_margins(self, owner: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from neuronfair.proof.bounds.space import LEAF, MAX_COUNTED_CODES, Boxes, CutTre
 from neuronfair.proof.certificate import CertifiedBoxes
 from neuronfair.proof.problem import Problem
 
-UNDECIDED, FAIR, FLIPS = 0, 1, 2  # what is proved of a guide
+UNDECIDED, FAIR, DEPENDS = 0, 1, 2  # what is proved of a guide
 DRAWN_GUIDES = {"cpu": 20_000, "cuda": 300_000}  # guides that are drawn at once
 DRAWN_WEIGHT = 1 / 64  # of a drawn record, where a row of the data set weighs 1
 
@@ -107,7 +107,7 @@ class Guides:
 
     def decide(self, guides: Tensor, fair: Tensor, flips: Tensor) -> None:
         """Set the status of some guides: `fair` ones do not flip, `flips` do, the others stay as they are."""
-        self.status[guides] = torch.where(fair, FAIR, torch.where(flips, FLIPS, self.status[guides])).to(torch.int8)
+        self.status[guides] = torch.where(fair, FAIR, torch.where(flips, DEPENDS, self.status[guides])).to(torch.int8)
 
     def select(self, mask: Tensor) -> Guides:
         """Return some of these guides."""

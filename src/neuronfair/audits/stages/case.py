@@ -23,7 +23,7 @@ from neuronfair.domain.population.model import PopulationModel
 from neuronfair.domain.population.plausible import MIN_PLAUSIBILITY, keep_plausible, with_plausible_twins
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
-from neuronfair.domain.twins import FLIPS
+from neuronfair.domain.twins import ATTRIBUTE_FLIPS
 from neuronfair.formatting import Population
 from neuronfair.measure.counterfactual_effect import CounterfactualSettings, CounterfactualTest
 from neuronfair.measure.rate import PairRate, Rate, Until, flip_rate, plausible_pair_rate
@@ -84,7 +84,7 @@ class AttributeCase:
     @cached_property
     def pair_domain(self) -> TableDomain:
         """The domain whose people are compared with plausible twins only; itself where nothing is known of them."""
-        if self.population is None or self.domain.twinning != FLIPS:
+        if self.population is None or self.domain.twinning != ATTRIBUTE_FLIPS:
             return self.domain
         return with_plausible_twins(self.domain, self.population, self.data.rows)
 

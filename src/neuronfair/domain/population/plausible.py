@@ -12,7 +12,7 @@ from torch import Tensor
 from neuronfair.domain.draws import draw_order
 from neuronfair.domain.population.model import PopulationModel, TablePopulation
 from neuronfair.domain.table import TableDomain
-from neuronfair.domain.twins import FLIPS, Flips, TwinRows
+from neuronfair.domain.twins import ATTRIBUTE_FLIPS, AttributeFlipTwins, TwinRows
 from neuronfair.errors import NeuronFairError
 
 MIN_PLAUSIBILITY = 0.01  # the smallest likelihood percentile of a plausible record
@@ -135,7 +135,7 @@ def keep_plausible(domain: TableDomain, population: PopulationModel, threshold: 
 
 
 @dataclass(frozen=True)
-class PlausibleTwins(Flips):
+class PlausibleTwins(AttributeFlipTwins):
     """Plausible twins that differ in the sensitive attributes only.
 
     A twin is plausible if its sensitive values fit its other values: given these, they are at least 2% as likely as
@@ -166,7 +166,7 @@ def with_plausible_twins(domain: TableDomain, population: PopulationModel, rows:
     sample = domain.clip(sample)
     overall = torch.zeros(len(domain.sensitive_values), dtype=torch.float64, device=rows.device)
     for part in torch.split(sample, max(1, BATCH_CELLS // len(domain.sensitive_values) // rows.shape[1])):
-        likely = _likelihood(domain, population, part, FLIPS.twins(domain, part).rows).exp()
+        likely = _likelihood(domain, population, part, ATTRIBUTE_FLIPS.twins(domain, part).rows).exp()
         overall.index_add_(0, _members(domain, part).flatten(), likely.flatten())
     return replace(domain, twinning=PlausibleTwins(population=population, overall=(overall / len(sample)).log()))
 
