@@ -31,7 +31,7 @@ from neuronfair.model.training_loop import TrainingSettings
 from neuronfair.model.weights import read_model
 from neuronfair.plots import saved_figure
 from neuronfair.searches import campaign
-from neuronfair.searches.campaign import Count, random_directions
+from neuronfair.searches.campaign import SearchCounts, random_directions
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.method import StepSizes
 from neuronfair.searches.methods import METHODS, MethodEntry, Phases, Setting
@@ -186,7 +186,7 @@ def search(case: str, part: str, seeds: int, steps: int, seed: int, quick: bool)
     return {name: figures[name] for name in names} | {"rows": seeds}
 
 
-def _walked(count: Count | None) -> Count:
+def _walked(count: SearchCounts | None) -> SearchCounts:
     """Return what a walk came to; one that Ctrl-C has cut short is no result."""
     if count is None:
         raise KeyboardInterrupt

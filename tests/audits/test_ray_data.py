@@ -12,7 +12,7 @@ import pytest
 import neuronfair as nf
 from neuronfair.audits.ray_data import add_directions
 from neuronfair.errors import DataError
-from neuronfair.measure.rate import Direction, Side
+from neuronfair.measure.rate import Direction, GroupOutcomes
 
 pd = pytest.importorskip("pandas", reason="needs the extra [sklearn]")
 MEN, WOMEN = (1,), (0,)
@@ -43,9 +43,9 @@ def test_flags_say_for_whom_the_decision_depends_on_the_attribute():
 
 
 def test_directions_of_batches_add_up_and_lead_with_the_largest_difference():
-    first = Direction(5, (Side(MEN, 4, 1), Side(WOMEN, 1, 4)))
-    second = Direction(2, (Side(WOMEN, 2, 0),))
-    assert add_directions([first, None, second]) == Direction(7, (Side(MEN, 4, 1), Side(WOMEN, 3, 4)))
+    first = Direction(5, (GroupOutcomes(MEN, 4, 1), GroupOutcomes(WOMEN, 1, 4)))
+    second = Direction(2, (GroupOutcomes(WOMEN, 2, 0),))
+    assert add_directions([first, None, second]) == Direction(7, (GroupOutcomes(MEN, 4, 1), GroupOutcomes(WOMEN, 3, 4)))
     assert add_directions([None]) is None
 
 
@@ -73,7 +73,9 @@ def test_the_rate_of_a_ray_dataset_is_that_of_one_machine(ray: Any):
     alone = nf.rate(hires, table, domain=domain, samples=len(table))
     assert rate == alone
     assert rate.flips == int(table.age.between(30, 49).sum())
-    assert rate.direction == Direction(rate.flips, (Side(WOMEN, 0, rate.flips), Side(MEN, rate.flips, 0)))
+    assert rate.direction == Direction(
+        rate.flips, (GroupOutcomes(WOMEN, 0, rate.flips), GroupOutcomes(MEN, rate.flips, 0))
+    )
     assert counts[-1] == 3_000
 
     flagged = nf.flag_flips(hires, parts, domain=domain)

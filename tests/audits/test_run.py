@@ -22,7 +22,7 @@ from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, ModelError, RunError
 from neuronfair.searches import campaign
-from neuronfair.searches.campaign import Count
+from neuronfair.searches.campaign import SearchCounts
 from neuronfair.store.run import Run
 from tests.conftest import FLIPS
 from tests.planted import networks
@@ -489,7 +489,7 @@ def test_neurons_are_read_once_for_each_choice_of_sensitive_attributes(monkeypat
 
 
 def test_every_search_that_random_directions_match_is_noted(monkeypatch):
-    monkeypatch.setattr(campaign._PhaseSequence, "random_directions", lambda *_: Count(1_000, 1_000, 1_000))
+    monkeypatch.setattr(campaign._PhaseSequence, "random_directions", lambda *_: SearchCounts(1_000, 1_000, 1_000))
     small = AuditSettings(seeds=5, steps=5, samples=2_000, **FLIPS)
     (entry,) = audit(networks.one_biased_neuron(), table(networks.domain()), settings=small).report.attributes
     seen = [note.seen for note in entry.health if note.name == "weak-guidance"]

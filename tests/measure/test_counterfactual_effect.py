@@ -23,7 +23,7 @@ from neuronfair.measure.counterfactual_effect import (
 from neuronfair.measure.stats import Estimate, excess
 from neuronfair.measure.twin_decisions import (
     CounterfactualPairs,
-    Move,
+    GroupTransition,
     TwinTally,
     find_mediators,
     group_predictability,
@@ -76,7 +76,10 @@ def test_a_copy_of_the_group_flips_everybody_and_carries_all_of_it():
     assert found.has_excess
     assert found.with_twin == 600
     assert (found.losses, found.gains) == (0.5, 0.5)
-    assert found.moves == (Move((0,), (1,), 300, 1.0, 0.0, 1.0), Move((1,), (0,), 300, 1.0, 1.0, 0.0))
+    assert found.moves == (
+        GroupTransition((0,), (1,), 300, 1.0, 0.0, 1.0),
+        GroupTransition((1,), (0,), 300, 1.0, 1.0, 0.0),
+    )
     assert [(one.columns, one.share) for one in found.mediators] == [((COPY,), 1.0)]
     assert bool((found.shares == 1).all())
     assert found.auc == pytest.approx(1.0)
@@ -254,8 +257,10 @@ def test_a_tally_weighs_people_and_not_counterfactuals():
     assert tally.rate() == 0.5
     assert tally.select(torch.tensor([False, True])).rate() == 0
     moves = tally.moves(DOMAIN)
-    assert moves == (Move((0,), (1,), 1, 1.0, 0.0, 1.0), Move((1,), (0,), 1, 0.0, 0.0, 0.0))
-    assert mean_moves([moves[:1], [Move((0,), (1,), 3, 0.0, 0.5, 0.0)]]) == (Move((0,), (1,), 2, 0.5, 0.25, 0.5),)
+    assert moves == (GroupTransition((0,), (1,), 1, 1.0, 0.0, 1.0), GroupTransition((1,), (0,), 1, 0.0, 0.0, 0.0))
+    assert mean_moves([moves[:1], [GroupTransition((0,), (1,), 3, 0.0, 0.5, 0.0)]]) == (
+        GroupTransition((0,), (1,), 2, 0.5, 0.25, 0.5),
+    )
 
 
 def test_without_anybody_who_has_a_counterfactual_nothing_is_measured():

@@ -20,8 +20,8 @@ from neuronfair.errors import DomainError
 from neuronfair.measure.rate import (
     Direction,
     DirectionTally,
+    GroupOutcomes,
     Rate,
-    Side,
     Until,
     find_favourable_class,
     flip_rate,
@@ -261,20 +261,24 @@ def of(domain: TableDomain, rows: torch.Tensor) -> Direction | None:
 
 
 def test_each_value_is_counted_once_in_every_family():
-    assert of(DIRECTION_DOMAIN, ROWS[::3]) == Direction(2, (Side((0,), 0, 2), Side((2,), 2, 0), Side((1,), 1, 1)))
+    assert of(DIRECTION_DOMAIN, ROWS[::3]) == Direction(
+        2, (GroupOutcomes((0,), 0, 2), GroupOutcomes((2,), 2, 0), GroupOutcomes((1,), 1, 1))
+    )
     # Whichever member of its family a person is, it is the same family.
     assert of(DIRECTION_DOMAIN, ROWS[1::3]) == of(DIRECTION_DOMAIN, ROWS[2::3]) == of(DIRECTION_DOMAIN, ROWS[::3])
 
 
 def test_the_other_class_turns_it_round():
     assert of(replace(DIRECTION_DOMAIN, favourable="no"), ROWS[::3]) == Direction(
-        2, (Side((2,), 0, 2), Side((0,), 2, 0), Side((1,), 1, 1))
+        2, (GroupOutcomes((2,), 0, 2), GroupOutcomes((0,), 2, 0), GroupOutcomes((1,), 1, 1))
     )
 
 
 def test_a_twin_that_does_not_exist_gets_and_loses_nothing():
     domain = replace(DIRECTION_DOMAIN, rules=(Rule("no C at 3", {"a": (3,), "race": ("C",)}, {}),))
-    assert of(domain, ROWS[::3]) == Direction(1, (Side((0,), 0, 1), Side((1,), 1, 0), Side((2,), 1, 0)))
+    assert of(domain, ROWS[::3]) == Direction(
+        1, (GroupOutcomes((0,), 0, 1), GroupOutcomes((1,), 1, 0), GroupOutcomes((2,), 1, 0))
+    )
 
 
 def test_a_row_outside_the_bounds_counts_for_no_value():
@@ -286,7 +290,9 @@ def test_pairs():
     rows, twins = torch.tensor([[3, 0], [4, 1]]), torch.tensor([[3, 2], [4, 0]])
     tally = DirectionTally(DIRECTION_DOMAIN, favourable=1)
     tally.add_pairs(Pairs(rows, twins, torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0], [0.0]])), HALF)
-    assert tally.direction() == Direction(2, (Side((0,), 0, 2), Side((1,), 1, 0), Side((2,), 1, 0)))
+    assert tally.direction() == Direction(
+        2, (GroupOutcomes((0,), 0, 2), GroupOutcomes((1,), 1, 0), GroupOutcomes((2,), 1, 0))
+    )
 
 
 def test_several_batches_add_up():

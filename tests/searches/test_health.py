@@ -9,7 +9,7 @@ from neuronfair.model.profile import BiasProfile, LayerBias
 from neuronfair.render.search import compose_search
 from neuronfair.render.terminal import make_console
 from neuronfair.searches import campaign
-from neuronfair.searches.campaign import Count
+from neuronfair.searches.campaign import SearchCounts
 from neuronfair.searches.health import HealthNote, check_health, find_weak_guidance
 from tests.planted import networks
 
@@ -175,7 +175,7 @@ def test_a_guided_search_does_not(own, blind):
 @pytest.mark.parametrize(("found", "said"), [(1_000, True), (0, False)])
 def test_the_note_is_in_the_figures_and_on_the_terminal(monkeypatch, tmp_path, found, said):
     network = networks.network(networks.one_biased_neuron(), DOMAIN)
-    monkeypatch.setattr(campaign._PhaseSequence, "random_directions", lambda *_: Count(1_000, found, 1_000))
+    monkeypatch.setattr(campaign._PhaseSequence, "random_directions", lambda *_: SearchCounts(1_000, found, 1_000))
     outcome = search(network, DOMAIN, ROWS, SearchConfig(seeds=5, steps=5))
     noted = [note["name"] for note in outcome.summary()["health"]]
     assert ("weak-guidance" in noted) is said

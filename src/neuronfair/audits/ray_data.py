@@ -20,7 +20,7 @@ from neuronfair.audits.inputs import ModelSource, prepare
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import NeuronFairError, require
-from neuronfair.measure.rate import Direction, Rate, Side, flip_rate, order_sides
+from neuronfair.measure.rate import Direction, GroupOutcomes, Rate, flip_rate, order_sides
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import split_families
 from neuronfair.model.open.opened import OpenedModel
@@ -143,8 +143,8 @@ def add_directions(directions: Sequence[Direction | None]) -> Direction | None:
     counted = [direction for direction in directions if direction is not None]
     if not counted:
         return None
-    sides: dict[tuple[int, ...], Side] = {}
+    sides: dict[tuple[int, ...], GroupOutcomes] = {}
     for side in (side for direction in counted for side in direction.sides):
-        codes, gets, loses = sides.get(side.codes, Side(side.codes, 0, 0))
-        sides[codes] = Side(codes, gets + side.gets, loses + side.loses)
+        codes, gets, loses = sides.get(side.codes, GroupOutcomes(side.codes, 0, 0))
+        sides[codes] = GroupOutcomes(codes, gets + side.gets, loses + side.loses)
     return Direction(sum(direction.records for direction in counted), order_sides(sides.values()))

@@ -25,8 +25,8 @@ from neuronfair.domain.twins import ATTRIBUTE_FLIPS
 from neuronfair.errors import DomainError, NeuronFairError
 from neuronfair.measure.stats import Estimate, excess, student_quantile
 from neuronfair.measure.twin_decisions import (
+    GroupTransition,
     Mediator,
-    Move,
     ScoredRecords,
     TwinTally,
     find_mediators,
@@ -72,8 +72,8 @@ class CounterfactualEffect:
     permutations: int
     losses: float | None  # shares of all twins; None: no class is favourable
     gains: float | None
-    moves: tuple[Move, ...]
-    permutation_moves: tuple[Move, ...]  # the mean of all shuffled tables
+    moves: tuple[GroupTransition, ...]
+    permutation_moves: tuple[GroupTransition, ...]  # the mean of all shuffled tables
     records: Tensor  # (n, d)
     shares: Tensor  # (n,) of each record's twins, those with a different decision
     mediators: tuple[Mediator, ...]

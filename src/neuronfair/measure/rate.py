@@ -30,7 +30,7 @@ from neuronfair.model.records import Records, prepare_records
 from neuronfair.searches.evaluate import Evaluation, Pairs, evaluate
 
 
-class Side(NamedTuple):
+class GroupOutcomes(NamedTuple):
     """How one combination of sensitive values fares against the others."""
 
     codes: tuple[int, ...]  # in the order of the domain's sensitive attributes
@@ -43,7 +43,7 @@ class Direction:
     """For how many records the favourable outcome depends on the sensitive attributes, and which values get it."""
 
     records: int
-    sides: tuple[Side, ...]  # values that get or lose it for any record, the largest difference first
+    sides: tuple[GroupOutcomes, ...]  # values that get or lose it for any record, the largest difference first
 
 
 def find_favourable_class(domain: TableDomain, decision: Decision, outputs: int) -> int | None:
@@ -93,11 +93,11 @@ class DirectionTally:
         if self.favourable is None:
             return None
         values, counts = self.domain.sensitive_values.tolist(), self._counts.T.tolist()
-        sides = [Side(tuple(codes), *pair) for codes, pair in zip(values, counts, strict=True) if any(pair)]
+        sides = [GroupOutcomes(tuple(codes), *pair) for codes, pair in zip(values, counts, strict=True) if any(pair)]
         return Direction(self.records, order_sides(sides))
 
 
-def order_sides(sides: Iterable[Side]) -> tuple[Side, ...]:
+def order_sides(sides: Iterable[GroupOutcomes]) -> tuple[GroupOutcomes, ...]:
     """Return the largest difference first, and of a tie the side that loses."""
     return tuple(sorted(sides, key=lambda side: (-abs(side.gets - side.loses), side.gets)))
 

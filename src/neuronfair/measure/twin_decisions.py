@@ -27,7 +27,7 @@ MAX_TWINS_PER_BATCH = 1 << 16  # twins that the model scores in one batch
 
 
 @dataclass(frozen=True)
-class Move:
+class GroupTransition:
     """How records of one group fare as records of another: shares of their twins."""
 
     group: tuple[int, ...]  # sensitive codes
@@ -133,7 +133,7 @@ class TwinTally:
         shares = (twin_counts.sum(1) / totals.clamp(min=1)).double()
         return float(shares.sum() / (totals > 0).sum().clamp(min=1))
 
-    def moves(self, domain: TableDomain) -> tuple[Move, ...]:
+    def moves(self, domain: TableDomain) -> tuple[GroupTransition, ...]:
         """Return how records of each group fare as records of each other one."""
         values = [tuple(codes) for codes in domain.sensitive_values.tolist()]
         offsets = torch.arange(1, len(values), device=self.group.device)
@@ -143,19 +143,21 @@ class TwinTally:
         counters = (self.count, self.count > 0, self.flips, self.losses, self.gains)
         sums.index_add_(1, cell.flatten(), torch.stack([counter.flatten().double() for counter in counters]))
         return tuple(
-            Move(values[i // len(values)], values[i % len(values)], int(records), *(part / count for part in parts))
+            GroupTransition(
+                values[i // len(values)], values[i % len(values)], int(records), *(part / count for part in parts)
+            )
             for i, (count, records, *parts) in zip(cells.tolist(), sums.T.tolist(), strict=True)
             if count
         )
 
 
-def mean_moves(tables: Sequence[Sequence[Move]]) -> tuple[Move, ...]:
+def mean_moves(tables: Sequence[Sequence[GroupTransition]]) -> tuple[GroupTransition, ...]:
     """Return the mean of each move over several tables."""
-    by_groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Move]] = {}
+    by_groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[GroupTransition]] = {}
     for move in (move for moves in tables for move in moves):
         by_groups.setdefault((move.group, move.twin_group), []).append(move)
     return tuple(
-        Move(
+        GroupTransition(
             *pair,
             round(sum(move.records for move in moves) / len(moves)),
             *(sum(getattr(move, part) for move in moves) / len(moves) for part in ("flips", "losses", "gains")),

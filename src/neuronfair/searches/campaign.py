@@ -38,7 +38,7 @@ COLLISION_CHANCE = 2.0**-63  # the chance that two records share a key, where ke
 
 
 @dataclass(frozen=True)
-class Count:
+class SearchCounts:
     """How many distinct records a search tried, how many findings they are, and how many rows it evaluated."""
 
     tried: int
@@ -46,9 +46,9 @@ class Count:
     evaluated: int
 
     @staticmethod
-    def of(findings: Findings) -> Count:
+    def of(findings: Findings) -> SearchCounts:
         """Return the counts of findings that are in memory."""
-        return Count(findings.tried, len(findings), findings.evaluated)
+        return SearchCounts(findings.tried, len(findings), findings.evaluated)
 
     @property
     def gsr(self) -> float:
@@ -98,8 +98,8 @@ class SearchResult:
     profile: BiasProfile | None  # a black box has none
     first: PhaseResult
     local: PhaseResult
-    random: Count | None
-    random_direction: Count | None
+    random: SearchCounts | None
+    random_direction: SearchCounts | None
     health: tuple[HealthNote, ...]
     queries: int = 0  # rows that the model scored in both phases and to prepare them, twins included
 
@@ -109,11 +109,11 @@ class SearchResult:
         return Findings.join([self.first.findings, self.local.findings])
 
     @property
-    def total(self) -> Count:
+    def total(self) -> SearchCounts:
         """The counts of both phases together."""
         first, local = self.first.findings, self.local.findings
         findings = self.first.finding_count + self.local.finding_count
-        return Count(first.tried + local.tried, findings, first.evaluated + local.evaluated)
+        return SearchCounts(first.tried + local.tried, findings, first.evaluated + local.evaluated)
 
     @property
     def confused(self) -> float:
@@ -169,11 +169,11 @@ class SearchResult:
         }
 
 
-def _control_figures(count: Count | None) -> ControlFigures | None:
+def _control_figures(count: SearchCounts | None) -> ControlFigures | None:
     return None if count is None else {"tried": count.tried, "findings": count.findings, "gsr": count.gsr}
 
 
-def _compute_lift(total: Count, control: Count | None) -> float | None:
+def _compute_lift(total: SearchCounts, control: SearchCounts | None) -> float | None:
     """Return how many times as often a search succeeds as its control."""
     return total.gsr / control.gsr if control is not None and control.gsr else None
 
@@ -195,10 +195,10 @@ class Recorder(Protocol):
     def checkpoint(self, phase: str, checkpoint: Checkpoint) -> None:
         """Save what a phase found since the last checkpoint."""
 
-    def control(self, name: str) -> Count | None:
+    def control(self, name: str) -> SearchCounts | None:
         """Return the counts of a finished control."""
 
-    def keep_control(self, name: str, count: Count) -> None:
+    def keep_control(self, name: str, count: SearchCounts) -> None:
         """Save the counts of a control."""
 
 
@@ -296,7 +296,7 @@ def search(
 
 def random_directions(
     network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, *, seeds: Tensor, **fitted: Unpack[FitArgs]
-) -> Count | None:
+) -> SearchCounts | None:
     """Return the counts of a method with noise in place of gradients, without the search itself; None on Ctrl-C."""
     _check_search(network, domain, config)
     context, _ = _prepare_search(network, domain, rows, config, **fitted)
@@ -404,7 +404,7 @@ class _PhaseSequence:
         seconds_left = None if seconds_left is None else max(0.0, seconds_left - seconds)
         return Budget(steps, instances, findings_per_seed=findings_per_seed, seconds=seconds_left)
 
-    def random(self, evaluated: int) -> Count | None:
+    def random(self, evaluated: int) -> SearchCounts | None:
         """Evaluate as many random rows as the search evaluated."""
         steps = math.ceil(evaluated / RANDOM_CHAINS)
         chains = evaluated // steps if steps else 0
@@ -413,13 +413,13 @@ class _PhaseSequence:
         runs = replace(self, recorder=None, label="control: ")
         return _count_findings(runs._run_phase("random", Uniform(), starts, Budget(steps), keep=False))
 
-    def random_directions(self, seeds: Tensor) -> Count | None:
+    def random_directions(self, seeds: Tensor) -> SearchCounts | None:
         """Run the same phases with random numbers in place of every gradient."""
         label = "control: random directions, "
         runs = replace(self, context=replace(self.context, blind=True), recorder=None, label=label)
         return _count_findings(*runs.run_phases(seeds))
 
-    def control(self, name: str, make: Callable[[], Count | None]) -> Count | None:
+    def control(self, name: str, make: Callable[[], SearchCounts | None]) -> SearchCounts | None:
         """Return a control from the recorder, or run and save it; None if Ctrl-C ended it."""
         count = self.recorder.control(name) if self.recorder is not None else None
         if count is None:
@@ -466,8 +466,10 @@ class _PhaseSequence:
         return pilot
 
 
-def _count_findings(*results: PhaseResult) -> Count | None:
+def _count_findings(*results: PhaseResult) -> SearchCounts | None:
     if any(result.stop == "interrupted" for result in results):
         return None
     parts = [result.findings for result in results]
-    return Count(sum(p.tried for p in parts), sum(r.finding_count for r in results), sum(p.evaluated for p in parts))
+    return SearchCounts(
+        sum(p.tried for p in parts), sum(r.finding_count for r in results), sum(p.evaluated for p in parts)
+    )

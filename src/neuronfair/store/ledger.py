@@ -36,7 +36,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import OtherRunError, RunError
 from neuronfair.model.decision import DecisionKind
-from neuronfair.searches.campaign import Count
+from neuronfair.searches.campaign import SearchCounts
 from neuronfair.store import files
 from neuronfair.store.files import LOCK, Json, Lock, read_text, seal, unseal, write_whole, writing
 
@@ -201,7 +201,7 @@ _SUFFIXES = {"part": "parquet", "keys": "keys.npy", "misses": "misses.npy", "sta
 _PHASES_OF = {"search": PHASES, "proof": (PROOF,)}
 _MARK = b', "check": "'
 _LINE_END = re.compile(_MARK + rb'[0-9a-f]{8}"\}')
-_COUNT_KEYS = {field.name for field in fields(Count)}  # of a control
+_COUNT_KEYS = {field.name for field in fields(SearchCounts)}  # of a control
 _COUNTS = ("t", "findings", "tried", "evaluated", "rejected")
 
 

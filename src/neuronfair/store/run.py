@@ -21,7 +21,7 @@ from neuronfair.domain.population.storage import (
 )
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, OtherRunError, RunError
-from neuronfair.searches.campaign import Count
+from neuronfair.searches.campaign import SearchCounts
 from neuronfair.searches.engine import Checkpoint
 from neuronfair.searches.evaluate import counterfactuals_of
 from neuronfair.searches.findings import Findings
@@ -170,12 +170,12 @@ class Run(Ledger):
         entry |= {"tried": findings.tried, "evaluated": findings.evaluated, "rejected": findings.rejected}
         self.part(phase, {**entry, "seconds": checkpoint.seconds, "stop": checkpoint.stop}, writers)
 
-    def control(self, name: str) -> Count | None:
+    def control(self, name: str) -> SearchCounts | None:
         """Return the counts of a finished control."""
         counts = [line for line in self.lines if line["event"] == "control" and line["name"] == name]
-        return Count(**counts[-1]["count"]) if counts else None
+        return SearchCounts(**counts[-1]["count"]) if counts else None
 
-    def keep_control(self, name: str, count: Count) -> None:
+    def keep_control(self, name: str, count: SearchCounts) -> None:
         """Save the counts of a control."""
         self.commit({"event": "control", "name": name, "count": asdict(count)})
 

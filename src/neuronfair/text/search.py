@@ -28,9 +28,9 @@ class TextSearch:
 
     method: str
     findings: Findings
-    count: campaign.Count
-    random: campaign.Count | None = None  # random words in the same texts
-    random_direction: campaign.Count | None = None  # the same walk along noise instead of gradients
+    count: campaign.SearchCounts
+    random: campaign.SearchCounts | None = None  # random words in the same texts
+    random_direction: campaign.SearchCounts | None = None  # the same walk along noise instead of gradients
     interrupted: bool = False
 
 
@@ -85,13 +85,13 @@ def search_texts(
     noise. Ctrl-C ends the search and keeps what was found.
     """
     findings, is_interrupted = _run_both_phases(context, method, seeds, steps, progress)
-    search = TextSearch(method, findings, campaign.Count.of(findings), interrupted=is_interrupted)
+    search = TextSearch(method, findings, campaign.SearchCounts.of(findings), interrupted=is_interrupted)
     if not search.interrupted:
         random_words, is_interrupted = _try_random_words(context, seeds, findings.tried, progress)
         search = replace(search, random=random_words, interrupted=is_interrupted)
     if METHODS[method].gradients and not search.interrupted:
         random_walk, is_interrupted = _run_both_phases(replace(context, blind=True), method, seeds, steps, show_nothing)
-        direction = None if is_interrupted else campaign.Count.of(random_walk)
+        direction = None if is_interrupted else campaign.SearchCounts.of(random_walk)
         search = replace(search, random_direction=direction, interrupted=is_interrupted)
     return search
 
@@ -122,7 +122,7 @@ def _run_both_phases(
 
 def _try_random_words(
     context: SearchContext, seeds: Tensor, texts: int, progress: Progress
-) -> tuple[campaign.Count | None, bool]:
+) -> tuple[campaign.SearchCounts | None, bool]:
     """Evaluate about as many texts with random words, all from the same seed texts; say whether Ctrl-C ended it."""
     steps = math.ceil(texts / max(1, len(seeds)))
     if not steps:
@@ -131,7 +131,7 @@ def _try_random_words(
     budget = Budget(steps, instances=texts)
     phase = run_phase(context, _RandomWords(), seeds, budget=budget, key_set=KeySet(context.domain.device))
     is_interrupted = phase.stop == "interrupted"
-    return None if is_interrupted else campaign.Count.of(phase.findings), is_interrupted
+    return None if is_interrupted else campaign.SearchCounts.of(phase.findings), is_interrupted
 
 
 class _RandomWords(Uniform):

@@ -12,7 +12,7 @@ from neuronfair.audits.wording.phrases import report_counterfactual_test
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.formatting import percent
-from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Move, Sensitivity
+from neuronfair.measure.counterfactual_effect import CounterfactualEffect, GroupTransition, Sensitivity
 from neuronfair.measure.stats import Estimate
 from neuronfair.measure.twin_decisions import Mediator
 
@@ -38,8 +38,11 @@ EFFECT = CounterfactualEffect(
     permutations=20,
     losses=0.09,
     gains=0.05,
-    moves=(Move((1,), (0,), 16_000, 0.1, 0.005, 0.095), Move((0,), (1,), 32_842, 0.24, 0.12, 0.008)),
-    permutation_moves=(Move((0,), (1,), 32_000, 0.01, 0.004, 0.006),),
+    moves=(
+        GroupTransition((1,), (0,), 16_000, 0.1, 0.005, 0.095),
+        GroupTransition((0,), (1,), 32_842, 0.24, 0.12, 0.008),
+    ),
+    permutation_moves=(GroupTransition((0,), (1,), 32_000, 0.01, 0.004, 0.006),),
     records=ROWS,
     shares=torch.zeros(6),
     mediators=(Mediator((1,), 0.5), Mediator((1, 2), 0.67), Mediator((1, 2, 3), 0.7)),
@@ -147,7 +150,7 @@ def test_the_disadvantaged_group_is_that_of_the_clearest_move():
         f"Disadvantaged group: f. With sex f instead of m, people lose '>50K' in {percent(0.12)} of cases and gain it "
         f"in {percent(0.008)}."
     )
-    gain = Move((0,), (1,), 32_842, 0.24, 0.008, 0.12)
+    gain = GroupTransition((0,), (1,), 32_842, 0.24, 0.008, 0.12)
     assert told(moves=(gain,)).disadvantaged.startswith("Disadvantaged group: m. With sex f instead of m, people lose")
     first, second = report.moves
     assert (first.own, first.other, first.people, first.flips, first.lost, first.gained) == (

@@ -51,9 +51,8 @@ from neuronfair.formatting import (
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Sensitivity
 from neuronfair.measure.groups import Cut, Subgroup
 from neuronfair.measure.rate import Direction as Counted
-from neuronfair.measure.rate import PairRate, Rate, find_favourable_class
-from neuronfair.measure.rate import Side as Count
-from neuronfair.measure.twin_decisions import Mediator, Move
+from neuronfair.measure.rate import GroupOutcomes, PairRate, Rate, find_favourable_class
+from neuronfair.measure.twin_decisions import GroupTransition, Mediator
 from neuronfair.model.decision import Decision, Scale, find_probabilities
 from neuronfair.searches.evaluate import counterfactuals_of
 
@@ -308,7 +307,7 @@ def report_direction(
     return (DirectionReport(population, tally.records, tuple(sides[:MAX_SIDES]), sentence, losers),)
 
 
-def _find_losers(attributes: Sequence[Attribute], sides: Sequence[Count]) -> tuple[str, ...]:
+def _find_losers(attributes: Sequence[Attribute], sides: Sequence[GroupOutcomes]) -> tuple[str, ...]:
     """Return for each sensitive attribute the group that clearly loses most often: a label, or lower or higher numbers.
 
     A label loses clearly if its share of losses exceeds that of all groups by a twentieth or more; numbers do if the
@@ -465,7 +464,9 @@ def _describe_empty_test(domain: TableDomain) -> str:
     return f"By the declared causal graph no attribute that twins may change depends on {by}, {empty}"
 
 
-def _report_moves(domain: TableDomain, moves: Sequence[Move], effect: CounterfactualEffect) -> Iterator[MoveReport]:
+def _report_moves(
+    domain: TableDomain, moves: Sequence[GroupTransition], effect: CounterfactualEffect
+) -> Iterator[MoveReport]:
     permutation_moves = {(move.group, move.twin_group): move for move in effect.permutation_moves}
     for move in moves:
         report = MoveReport(
@@ -479,7 +480,7 @@ def _report_moves(domain: TableDomain, moves: Sequence[Move], effect: Counterfac
         yield report
 
 
-def _describe_disadvantaged(domain: TableDomain, moves: Sequence[Move]) -> str:
+def _describe_disadvantaged(domain: TableDomain, moves: Sequence[GroupTransition]) -> str:
     """Name the group that most people, on balance, would lose by being in."""
     clearest = max(moves, key=lambda move: abs(move.losses - move.gains) * move.records, default=None)
     if clearest is None or clearest.losses == clearest.gains:
