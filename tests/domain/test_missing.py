@@ -18,7 +18,7 @@ from neuronfair.domain.schema.toml import format_domain, parse_domain
 from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.tables.dataset import read_table
 from neuronfair.errors import DataError, DomainError
-from neuronfair.measure.groups import Cut, _list_conditions, _restrict_domain
+from neuronfair.measure.groups import RuleTerm, _list_conditions, _restrict_domain
 from neuronfair.model.blackbox import BlackBox
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
@@ -116,7 +116,7 @@ def test_people_without_the_number_are_a_group_of_their_own():
     (lack,) = [cut for cut in cuts if cut.table[EMPTY]]
     assert (_format_condition(AGE, lack), report_condition(people, lack).values) == ("age missing", ("missing",))
     assert _restrict_domain(people, (lack,)).count == 2
-    high = Cut(0, torch.tensor([False, False, True, True, False]))
+    high = RuleTerm(0, torch.tensor([False, False, True, True, False]))
     assert (_format_condition(AGE, high), report_condition(people, high).min) == ("age at least 22", 22)
     assert _restrict_domain(people, (high,)).count == 4
 

@@ -49,7 +49,7 @@ def find_excluded_labels(rules: Sequence[Rule], name: str) -> set[str]:
 
 
 @dataclass(frozen=True)
-class RuleGroup:
+class TiedColumns:
     """Attributes that rules tie together, and the combinations of their classes that are allowed."""
 
     columns: tuple[int, ...]
@@ -127,7 +127,7 @@ class RuleBook:
             groups = [g for g in groups if not g & columns] + [merged_group]
         return [tuple(sorted(g)) for g in groups]
 
-    def _compile_group(self, columns: tuple[int, ...]) -> RuleGroup:
+    def _compile_group(self, columns: tuple[int, ...]) -> TiedColumns:
         class_of = []
         for column in columns:
             tables = [t for part in (*self._when, *self._then) for c, t in part if c == column]
@@ -165,7 +165,7 @@ class RuleBook:
         rows_of = [math.prod(int(n) for n in row) for row in cells]  # exact: Python integers do not overflow
         total = sum(rows_of)
         weights = torch.tensor([n / total for n in rows_of], dtype=torch.float64)
-        return RuleGroup(
+        return TiedColumns(
             columns, tuple(class_of), tuple(members), tuple(starts), tuple(counts), allowed, total, weights
         )
 
@@ -208,7 +208,7 @@ class RuleBook:
                 within = (v[:, column] * group.counts[j].to(u.device)[classes]).long()
                 rows[:, column] = group.members[j].to(u.device)[group.starts[j].to(u.device)[classes] + within]
 
-    def mend(self, rows: Tensor, weights: Tensor) -> Tensor:
+    def move_to_nearest_valid(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Return the nearest rows that keep the rules; rows that keep them do not change.
 
         Nearest means: the fewest changed attributes, weighted by `weights`, then the shortest distance within the
@@ -223,7 +223,7 @@ class RuleBook:
                 rows[part] = self._mend_group(rows[part], group, weights)
         return rows
 
-    def _mend_group(self, rows: Tensor, group: RuleGroup, weights: Tensor) -> Tensor:
+    def _mend_group(self, rows: Tensor, group: TiedColumns, weights: Tensor) -> Tensor:
         allowed = group.allowed.to(rows.device)
         cost = torch.zeros(len(rows), len(allowed), dtype=torch.float64, device=rows.device)
         nearest = []
@@ -306,7 +306,7 @@ class CompletionStep:
 
 
 def make_completion_steps(
-    groups: Sequence[RuleGroup], order: Sequence[int], device: torch.device
+    groups: Sequence[TiedColumns], order: Sequence[int], device: torch.device
 ) -> dict[int, CompletionStep]:
     """Return the completion step of each column that rules name, in the given order."""
     position = {column: i for i, column in enumerate(order)}

@@ -205,7 +205,7 @@ class TableDomain(Domain):
         Where a rule is broken, as few attributes as possible change, sensitive ones only if nothing else helps.
         """
         rows = rows.clamp(*self._bounds)
-        return self._rulebook.mend(rows, self._mending_weights) if self.rules else rows
+        return self._rulebook.move_to_nearest_valid(rows, self._mending_weights) if self.rules else rows
 
     @cached_property
     def _bounds(self) -> tuple[Tensor, Tensor]:  # the first and the last code of each attribute

@@ -138,7 +138,7 @@ MIN_GAIN = 1.1  # factor by which a further condition must raise the worth of a 
 MIN_LIFT = 1.5  # how much more often a rule must hold for discriminated records than for others
 
 
-class Cut(NamedTuple):
+class RuleTerm(NamedTuple):
     """One condition: the codes of one column that meet it."""
 
     column: int
@@ -149,7 +149,7 @@ class Cut(NamedTuple):
 class Subgroup:
     """Records that meet a few conditions, and their flip rate."""
 
-    conditions: tuple[Cut, ...]
+    conditions: tuple[RuleTerm, ...]
     population_share: float  # share of the population, or of the declared input space, that meets them
     findings_share: float  # share of the findings that meet them
     rate: Rate  # among records that were not used to choose the conditions
@@ -224,7 +224,7 @@ def learn_subgroups(
 
 def _learn_rules(
     domain: TableDomain, records: Tensor, discriminated: Tensor, findings: Tensor, generator: torch.Generator
-) -> list[tuple[Cut, ...]]:
+) -> list[tuple[RuleTerm, ...]]:
     """Return rules that separate discriminated records from the others; findings are added where these are few."""
     targets = records[discriminated]
     if len(targets) < MIN_LEARNING_RECORDS:
@@ -234,7 +234,7 @@ def _learn_rules(
 
 
 def _draw_records_that_meet(
-    population: PopulationModel, rules: list[tuple[Cut, ...]], samples: int, generator: torch.Generator
+    population: PopulationModel, rules: list[tuple[RuleTerm, ...]], samples: int, generator: torch.Generator
 ) -> list[tuple[Tensor, float]]:
     """Return new records of a population that meet each rule, and their share of all drawn."""
     records_by_rule: list[list[Tensor]] = [[] for _ in rules]
@@ -247,7 +247,7 @@ def _draw_records_that_meet(
     return [(rows, len(rows) / total) for rows in map(torch.cat, records_by_rule)]
 
 
-def _generate_rules(domain: TableDomain, targets: Tensor, others: Tensor) -> Iterator[tuple[Cut, ...]]:
+def _generate_rules(domain: TableDomain, targets: Tensor, others: Tensor) -> Iterator[tuple[RuleTerm, ...]]:
     """Yield rules that hold for many of the targets and few of the others; each next one for the rest."""
     min_support = MIN_SUPPORT * len(targets)
     for _ in range(MAX_RULES):
@@ -260,7 +260,7 @@ def _generate_rules(domain: TableDomain, targets: Tensor, others: Tensor) -> Ite
         targets = targets[~_meets_all(rule, targets)]
 
 
-def _find_best_rule(cuts: list[Cut], targets: Tensor, others: Tensor, min_support: float) -> tuple[Cut, ...]:
+def _find_best_rule(cuts: list[RuleTerm], targets: Tensor, others: Tensor, min_support: float) -> tuple[RuleTerm, ...]:
     """Return the best rule of a beam search over conditions; () where none is good.
 
     A rule is worth p log(p / q)²: p is the share of the targets it holds for, and q that of the others. A rule
@@ -294,15 +294,15 @@ def _find_best_rule(cuts: list[Cut], targets: Tensor, others: Tensor, min_suppor
     return _merge_conditions([cuts[i] for i in best])
 
 
-def _merge_conditions(cuts: list[Cut]) -> tuple[Cut, ...]:
+def _merge_conditions(cuts: list[RuleTerm]) -> tuple[RuleTerm, ...]:
     """Join the conditions on one attribute: at least 20 and at most 30 is one range."""
     tables: dict[int, Tensor] = {}
     for column, table in cuts:
         tables[column] = table & tables[column] if column in tables else table
-    return tuple(Cut(column, table) for column, table in tables.items())
+    return tuple(RuleTerm(column, table) for column, table in tables.items())
 
 
-def _list_conditions(domain: TableDomain, targets: Tensor, others: Tensor) -> list[Cut]:
+def _list_conditions(domain: TableDomain, targets: Tensor, others: Tensor) -> list[RuleTerm]:
     cuts = []
     for column in domain.changeable.nonzero()[:, 0].tolist():
         attribute = domain.attributes[column]
@@ -314,7 +314,7 @@ def _list_conditions(domain: TableDomain, targets: Tensor, others: Tensor) -> li
             number = torch.arange(attribute.size, device=targets.device) != attribute.empty
             tables = [table & number for table in tables if 0 < int((table & number).sum()) < attribute.grid_size]
             tables.append(~number)
-        cuts += [Cut(column, table) for table in tables]
+        cuts += [RuleTerm(column, table) for table in tables]
     return cuts
 
 
@@ -346,7 +346,7 @@ def _list_label_sets(targets: Tensor, others: Tensor, size: int) -> list[Tensor]
     return tables
 
 
-def _meets_all(cuts: tuple[Cut, ...], rows: Tensor) -> Tensor:
+def _meets_all(cuts: tuple[RuleTerm, ...], rows: Tensor) -> Tensor:
     """Return for each row whether it meets all conditions: bool, (n,)."""
     meets = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
     for column, table in cuts:
@@ -354,7 +354,7 @@ def _meets_all(cuts: tuple[Cut, ...], rows: Tensor) -> Tensor:
     return meets
 
 
-def _restrict_domain(domain: TableDomain, cuts: tuple[Cut, ...]) -> TableDomain:
+def _restrict_domain(domain: TableDomain, cuts: tuple[RuleTerm, ...]) -> TableDomain:
     """Return the domain of the valid rows that meet all conditions, so that they can be drawn and counted exactly."""
     rules = [
         Rule(f"subgroup {i}", {domain.names[column]: part}, {})

@@ -12,7 +12,7 @@ from neuronfair.audits.report.attribute import Change, Condition, Finding
 from neuronfair.audits.wording import phrases
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.population.counterfactuals import fit_counterfactuals, with_counterfactuals
-from neuronfair.measure.groups import Cut, Subgroup
+from neuronfair.measure.groups import RuleTerm, Subgroup
 from neuronfair.measure.rate import Rate
 from neuronfair.testing.cases import uniform_rows
 
@@ -143,11 +143,11 @@ def test_numbers_of_a_regression_have_the_digits_that_tell(people):
     assert told.probability is told.twin_probability is told.outcome is None
 
 
-def cut(domain: TableDomain, name: str, *codes: int) -> Cut:
+def cut(domain: TableDomain, name: str, *codes: int) -> RuleTerm:
     column = domain.column(name)
     table = torch.zeros(domain.attributes[column].size, dtype=torch.bool)
     table[list(codes)] = True
-    return Cut(column, table)
+    return RuleTerm(column, table)
 
 
 def test_subgroups(people):

@@ -49,7 +49,7 @@ from neuronfair.formatting import (
     spell,
 )
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, Sensitivity
-from neuronfair.measure.groups import Cut, Subgroup
+from neuronfair.measure.groups import RuleTerm, Subgroup
 from neuronfair.measure.rate import Direction as Counted
 from neuronfair.measure.rate import GroupOutcomes, PairRate, Rate, find_favourable_class
 from neuronfair.measure.twin_decisions import GroupTransition, Mediator
@@ -207,7 +207,7 @@ def find_class_probability(
     )
 
 
-def report_condition(domain: TableDomain, cut: Cut) -> Condition:
+def report_condition(domain: TableDomain, cut: RuleTerm) -> Condition:
     """Return one condition of a subgroup: the labels, or the ends that matter."""
     attribute = domain.attributes[cut.column]
     codes = cut.table.nonzero()[:, 0].tolist()
@@ -221,7 +221,7 @@ def report_condition(domain: TableDomain, cut: Cut) -> Condition:
     )
 
 
-def _format_condition(attribute: Attribute, cut: Cut) -> str:
+def _format_condition(attribute: Attribute, cut: RuleTerm) -> str:
     codes = cut.table.nonzero()[:, 0].tolist()
     name = spell(attribute.name)
     if attribute.values and not (attribute.is_ordered and len(codes) > 2):

@@ -30,7 +30,7 @@ from neuronfair.domain.population.trees import (
     take_rows,
     to_device,
 )
-from neuronfair.domain.rules import CompletionStep, RuleBook, RuleGroup, make_completion_steps
+from neuronfair.domain.rules import CompletionStep, RuleBook, TiedColumns, make_completion_steps
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import Sheet
 from neuronfair.domain.tables.dataset import read_table
@@ -72,7 +72,7 @@ class TablePopulation:
     bins: tuple[Bins, ...]  # per column
     trees: ChanceForest
     reference: Tensor  # sorted log-likelihoods of held-out real records
-    tied: tuple[RuleGroup, ...]  # the columns that rules tie together
+    tied: tuple[TiedColumns, ...]  # the columns that rules tie together
 
     @property
     def draws_per_row(self) -> int:
@@ -217,7 +217,7 @@ class PopulationLayout:
     bins: npt.NDArray[np.int64]  # (n, d)
     sample: npt.NDArray[np.int64]  # the records with which trees are grown
     after: Mapping[int, npt.NDArray[np.int64]]  # of each column, in the order in which columns are drawn
-    tied: tuple[RuleGroup, ...]
+    tied: tuple[TiedColumns, ...]
 
     @classmethod
     def of(
