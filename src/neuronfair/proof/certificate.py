@@ -22,7 +22,7 @@ from neuronfair.errors import DataError, DomainError, NeuronFairError, RunError,
 from neuronfair.limits import TREE_FACTOR, check_size
 from neuronfair.model.decision import Decision
 from neuronfair.store.files import decode
-from neuronfair.store.tables import Texts, read_columns, write_columns
+from neuronfair.store.tables import DictionaryColumn, read_columns, write_columns
 
 if TYPE_CHECKING:  # whoever checks a certificate uses nothing of the prover
     from neuronfair.proof.bounds.space import Axis
@@ -231,14 +231,14 @@ def read_certificate(path: Path) -> Certificate:
         raise CertificateError(f"{path}: is no certificate, or damaged: {missing}") from None
 
 
-def _build_certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: _Note) -> Certificate:
+def _build_certificate(columns: dict[str, npt.NDArray[np.int32] | DictionaryColumn], note: _Note) -> Certificate:
     domain = parse_domain(note.domain)
     axes = tuple(axis.to_axis(domain) for axis in note.axes)
     bound_columns = [columns[f"{end}_{i}"] for end in ("low", "high") for i in range(len(axes))]
-    bounds = [end for end in bound_columns if not isinstance(end, Texts)]
+    bounds = [end for end in bound_columns if not isinstance(end, DictionaryColumn)]
     fair, discriminatory = columns["fair"], columns["discriminatory"]
     is_complete = len(bounds) == 2 * len(axes) == len(columns) - 2
-    if not is_complete or not isinstance(fair, Texts) or not isinstance(discriminatory, Texts):
+    if not is_complete or not isinstance(fair, DictionaryColumn) or not isinstance(discriminatory, DictionaryColumn):
         raise ValueError("its columns are not low_0, …, high_0, …, fair and discriminatory, of numbers and of texts")
     low, high = np.array(bounds, dtype=np.int32).reshape(2, len(axes), len(fair.indices)).transpose(0, 2, 1)
     sizes = np.array([len(axis) for axis in axes])
@@ -253,7 +253,7 @@ def _build_certificate(columns: dict[str, npt.NDArray[np.int32] | Texts], note: 
     return Certificate(domain, note.decision, note.where, note.fingerprint, axes, proof, note.version)
 
 
-def _parse_counts(column: Texts) -> list[int]:
+def _parse_counts(column: DictionaryColumn) -> list[int]:
     counts = [_parse_count(text) for text in column.distinct]
     return [counts[index] for index in column.indices.tolist()]
 

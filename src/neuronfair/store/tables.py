@@ -27,7 +27,7 @@ _KEY = b"neuronfair"
 
 
 @dataclass(frozen=True)
-class Texts:
+class DictionaryColumn:
     """A column of texts: the distinct ones, and the index of each row's text among them."""
 
     distinct: list[str]
@@ -41,7 +41,7 @@ def write_columns(path: Path, columns: Mapping[str, npt.NDArray[np.int32] | list
         pq.write_table(table.replace_schema_metadata({_KEY: note}), temporary, compression="zstd")
 
 
-def read_columns(path: Path) -> tuple[dict[str, npt.NDArray[np.int32] | Texts], str]:
+def read_columns(path: Path) -> tuple[dict[str, npt.NDArray[np.int32] | DictionaryColumn], str]:
     """Read columns of whole numbers (int32) and of texts, without empty cells, and their note."""
     try:
         table = read_parquet(path)
@@ -66,7 +66,7 @@ def read_parquet(path: Path) -> pa.Table:
     return parquet_table(content)
 
 
-def _read_column(name: str, column: pa.ChunkedArray) -> npt.NDArray[np.int32] | Texts:
+def _read_column(name: str, column: pa.ChunkedArray) -> npt.NDArray[np.int32] | DictionaryColumn:
     if column.null_count:
         raise ValueError(f"a cell of '{name}' is empty")
     kind = column.type
@@ -77,7 +77,7 @@ def _read_column(name: str, column: pa.ChunkedArray) -> npt.NDArray[np.int32] | 
         raise ValueError(f"column '{name}' holds {kind}, and whole numbers or texts were expected")
     encoded = _encode(column)
     indices = encoded.indices.cast("int64").to_numpy()
-    return Texts(encoded.dictionary.to_pylist(), np.asarray(indices))
+    return DictionaryColumn(encoded.dictionary.to_pylist(), np.asarray(indices))
 
 
 def _encode(column: pa.ChunkedArray) -> Any:

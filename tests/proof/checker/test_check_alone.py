@@ -27,7 +27,7 @@ SHARED = {
     "errors": {"DomainError", "NeuronFairError", "RunError", "one_line"},
     "limits": {"TREE_FACTOR", "check_size"},
     "store.files": {"decoded"},
-    "store.tables": {"Texts", "read_columns", "write_columns"},
+    "store.tables": {"DictionaryColumn", "read_columns", "write_columns"},
 }
 OWN = {"proof.certificate"}  # the file and what it holds, beside the modules of proof/checker
 
