@@ -112,8 +112,8 @@ def test_people_without_the_number_are_a_group_of_their_own():
     people = domain()
     rows = torch.tensor([[EMPTY, 0], [EMPTY, 1], [3, 0], [0, 1]])
     cuts = [cut for cut in _list_conditions(people, rows, rows) if cut.column == 0]
-    assert sum(bool(cut.table[EMPTY]) for cut in cuts) == 1
-    (lack,) = [cut for cut in cuts if cut.table[EMPTY]]
+    assert sum(bool(cut.mask[EMPTY]) for cut in cuts) == 1
+    (lack,) = [cut for cut in cuts if cut.mask[EMPTY]]
     assert (_format_condition(AGE, lack), report_condition(people, lack).values) == ("age missing", ("missing",))
     assert _restrict_domain(people, (lack,)).count == 2
     high = RuleTerm(0, torch.tensor([False, False, True, True, False]))

@@ -48,7 +48,7 @@ def meets(group: Subgroup, view: TableDomain | None = None) -> dict[str, list]:
     """The values that each condition allows."""
     view = view or domain()
     return {
-        view.names[cut.column]: [view.attributes[cut.column].value(c) for c in cut.table.nonzero()[:, 0].tolist()]
+        view.names[cut.column]: [view.attributes[cut.column].value(c) for c in cut.mask.nonzero()[:, 0].tolist()]
         for cut in group.conditions
     }
 

@@ -142,7 +142,7 @@ class RuleTerm(NamedTuple):
     """One condition: the codes of one column that meet it."""
 
     column: int
-    table: Tensor  # (size,) bool; for an ordered attribute the codes are neighbours
+    mask: Tensor  # (size,) bool; for an ordered attribute the codes are neighbours
 
 
 @dataclass(frozen=True)
@@ -192,15 +192,15 @@ def learn_subgroups(
     rules = _learn_rules(domain, records, discriminated, findings, generator)
     sources: list[tuple[TableDomain, Population | Tensor, float]]
     if others is not None:
-        held_back_rows = (others[_meets_all(cuts, others)] for cuts in rules)
+        held_back_rows = (others[_meets_all(terms, others)] for terms in rules)
         sources = [(domain, rows, len(rows) / max(1, len(others))) for rows in held_back_rows]
     elif population is None:
-        views = [_restrict_domain(domain, cuts) for cuts in rules]
+        views = [_restrict_domain(domain, terms) for terms in rules]
         sources = [(view, "domain", view.count / domain.count) for view in views]
     else:
         sources = [(domain, *match) for match in _draw_records_that_meet(population, rules, samples, generator)]
     result = []
-    for number, (cuts, (view, population_source, share)) in enumerate(zip(rules, sources, strict=True)):
+    for number, (terms, (view, population_source, share)) in enumerate(zip(rules, sources, strict=True)):
         if not share:  # no record meets it
             continue
         rate = flip_rate(
@@ -215,10 +215,10 @@ def learn_subgroups(
         # So that the intervals of all rules hold together.
         rate = replace(rate, looks=MAX_RULES, population=overall.population)
         if rate.interval[0] > overall.interval[1]:
-            meets = _meets_all(cuts, findings.long())
+            meets = _meets_all(terms, findings.long())
             findings_share = float(meets.double().mean()) if len(findings) else 0.0
             lift = rate.rate / overall.rate if overall.flips else None
-            result.append(Subgroup(cuts, share, findings_share, rate, lift))
+            result.append(Subgroup(terms, share, findings_share, rate, lift))
     return tuple(sorted(result, key=lambda group: -group.rate.rate))
 
 
@@ -260,15 +260,15 @@ def _generate_rules(domain: TableDomain, targets: Tensor, others: Tensor) -> Ite
         targets = targets[~_meets_all(rule, targets)]
 
 
-def _find_best_rule(cuts: list[RuleTerm], targets: Tensor, others: Tensor, min_support: float) -> tuple[RuleTerm, ...]:
+def _find_best_rule(terms: list[RuleTerm], targets: Tensor, others: Tensor, min_support: float) -> tuple[RuleTerm, ...]:
     """Return the best rule of a beam search over conditions; () where none is good.
 
     A rule is worth p log(p / q)²: p is the share of the targets it holds for, and q that of the others. A rule
     that holds for all records or for none is worth nothing. The square keeps broad rules from winning.
     """
-    if not cuts:
+    if not terms:
         return ()
-    meets = [torch.stack([table[rows[:, column]] for column, table in cuts]).float() for rows in (targets, others)]
+    meets = [torch.stack([mask[rows[:, column]] for column, mask in terms]).float() for rows in (targets, others)]
     beam: list[tuple[int, ...]] = [()]
     best: tuple[int, ...] = ()
     best_worth = 0.0
@@ -291,31 +291,31 @@ def _find_best_rule(cuts: list[RuleTerm], targets: Tensor, others: Tensor, min_s
         if first is not None and worth_by_rule[first] > MIN_GAIN * best_worth:
             best, best_worth = first, worth_by_rule[first]
         beam = ranked[:BEAM_WIDTH]
-    return _merge_conditions([cuts[i] for i in best])
+    return _merge_conditions([terms[i] for i in best])
 
 
-def _merge_conditions(cuts: list[RuleTerm]) -> tuple[RuleTerm, ...]:
+def _merge_conditions(terms: list[RuleTerm]) -> tuple[RuleTerm, ...]:
     """Join the conditions on one attribute: at least 20 and at most 30 is one range."""
-    tables: dict[int, Tensor] = {}
-    for column, table in cuts:
-        tables[column] = table & tables[column] if column in tables else table
-    return tuple(RuleTerm(column, table) for column, table in tables.items())
+    masks: dict[int, Tensor] = {}
+    for column, mask in terms:
+        masks[column] = mask & masks[column] if column in masks else mask
+    return tuple(RuleTerm(column, mask) for column, mask in masks.items())
 
 
 def _list_conditions(domain: TableDomain, targets: Tensor, others: Tensor) -> list[RuleTerm]:
-    cuts = []
+    terms = []
     for column in domain.changeable.nonzero()[:, 0].tolist():
         attribute = domain.attributes[column]
         if not 2 <= attribute.size <= MAX_ATTRIBUTE_SIZE:
             continue
-        list_tables = _list_ranges if attribute.is_ordered else _list_label_sets
-        tables = list_tables(targets[:, column], others[:, column], attribute.size)
+        list_masks = _list_ranges if attribute.is_ordered else _list_label_sets
+        masks = list_masks(targets[:, column], others[:, column], attribute.size)
         if attribute.empty is not None:  # it is no number: a record that lacks one is a group of its own
             number = torch.arange(attribute.size, device=targets.device) != attribute.empty
-            tables = [table & number for table in tables if 0 < int((table & number).sum()) < attribute.grid_size]
-            tables.append(~number)
-        cuts += [RuleTerm(column, table) for table in tables]
-    return cuts
+            masks = [mask & number for mask in masks if 0 < int((mask & number).sum()) < attribute.grid_size]
+            masks.append(~number)
+        terms += [RuleTerm(column, mask) for mask in masks]
+    return terms
 
 
 def _list_ranges(targets: Tensor, others: Tensor, size: int) -> list[Tensor]:
@@ -328,7 +328,7 @@ def _list_ranges(targets: Tensor, others: Tensor, size: int) -> list[Tensor]:
         ends = torch.stack([targets.min(), targets.max() + 1])
         cuts = torch.unique(torch.cat([*quantiles, ends.double()]).long())
         cuts = cuts[(cuts > 0) & (cuts < size)]
-    return [table for cut in cuts for table in (codes >= cut, codes < cut)]
+    return [mask for cut in cuts for mask in (codes >= cut, codes < cut)]
 
 
 def _list_label_sets(targets: Tensor, others: Tensor, size: int) -> list[Tensor]:
@@ -338,39 +338,39 @@ def _list_label_sets(targets: Tensor, others: Tensor, size: int) -> list[Tensor]
     """
     p, q = (torch.bincount(part, minlength=size)[:size] / len(part) for part in (targets, others))
     order = torch.argsort((p + 1e-9) / (q + 1 / (len(others) + 1)), descending=True)
-    tables = []
+    masks = []
     for count in range(1, min(MAX_LABELS, size - 1) + 1):
-        table = torch.zeros(size, dtype=torch.bool, device=targets.device)
-        table[order[:count]] = True
-        tables.append(table)
-    return tables
+        mask = torch.zeros(size, dtype=torch.bool, device=targets.device)
+        mask[order[:count]] = True
+        masks.append(mask)
+    return masks
 
 
-def _meets_all(cuts: tuple[RuleTerm, ...], rows: Tensor) -> Tensor:
+def _meets_all(terms: tuple[RuleTerm, ...], rows: Tensor) -> Tensor:
     """Return for each row whether it meets all conditions: bool, (n,)."""
     meets = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-    for column, table in cuts:
-        meets &= table[rows[:, column]]
+    for column, mask in terms:
+        meets &= mask[rows[:, column]]
     return meets
 
 
-def _restrict_domain(domain: TableDomain, cuts: tuple[RuleTerm, ...]) -> TableDomain:
+def _restrict_domain(domain: TableDomain, terms: tuple[RuleTerm, ...]) -> TableDomain:
     """Return the domain of the valid rows that meet all conditions, so that they can be drawn and counted exactly."""
     rules = [
         Rule(f"subgroup {i}", {domain.names[column]: part}, {})
-        for i, (column, table) in enumerate(cuts)
-        for part in _conditions_outside(domain.attributes[column], table)
+        for i, (column, mask) in enumerate(terms)
+        for part in _conditions_outside(domain.attributes[column], mask)
     ]
     return replace(domain, rules=(*domain.rules, *rules))
 
 
-def _conditions_outside(attribute: Attribute, table: Tensor) -> list[RuleCondition]:
-    """Return conditions that together hold for exactly the codes outside a cut."""
+def _conditions_outside(attribute: Attribute, mask: Tensor) -> list[RuleCondition]:
+    """Return conditions that together hold for exactly the codes outside a mask."""
     if attribute.values:
-        return [tuple(str(attribute.value(code)) for code in (~table).nonzero()[:, 0].tolist())]
-    if bool(table[attribute.grid_size :].any()):  # an empty cell: no range includes it
+        return [tuple(str(attribute.value(code)) for code in (~mask).nonzero()[:, 0].tolist())]
+    if bool(mask[attribute.grid_size :].any()):  # an empty cell: no range includes it
         return [Span()]
-    low, high = (attribute.low + attribute.step * int(table.nonzero()[end, 0]) for end in (0, -1))
+    low, high = (attribute.low + attribute.step * int(mask.nonzero()[end, 0]) for end in (0, -1))
     half = attribute.step / 2  # between two points of the grid, whatever rounding does
     ends = [Span(high=low - half), Span(low=high + half)]
     empty: list[RuleCondition] = [] if attribute.empty is None else [(MISSING,)]

@@ -207,10 +207,10 @@ def find_class_probability(
     )
 
 
-def report_condition(domain: TableDomain, cut: RuleTerm) -> Condition:
+def report_condition(domain: TableDomain, term: RuleTerm) -> Condition:
     """Return one condition of a subgroup: the labels, or the ends that matter."""
-    attribute = domain.attributes[cut.column]
-    codes = cut.table.nonzero()[:, 0].tolist()
+    attribute = domain.attributes[term.column]
+    codes = term.mask.nonzero()[:, 0].tolist()
     if attribute.values or codes[0] == attribute.empty:
         return Condition(attribute.name, values=tuple(attribute.value(code) for code in codes))
     low, high = codes[0] > 0, codes[-1] < attribute.grid_size - 1
@@ -221,8 +221,8 @@ def report_condition(domain: TableDomain, cut: RuleTerm) -> Condition:
     )
 
 
-def _format_condition(attribute: Attribute, cut: RuleTerm) -> str:
-    codes = cut.table.nonzero()[:, 0].tolist()
+def _format_condition(attribute: Attribute, term: RuleTerm) -> str:
+    codes = term.mask.nonzero()[:, 0].tolist()
     name = spell(attribute.name)
     if attribute.values and not (attribute.is_ordered and len(codes) > 2):
         labels = [str(attribute.value(code)) for code in codes]
@@ -237,7 +237,7 @@ def _format_condition(attribute: Attribute, cut: RuleTerm) -> str:
 
 def report_subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
     """Return a subgroup as values and as a sentence."""
-    text = listing([_format_condition(domain.attributes[cut.column], cut) for cut in group.conditions])
+    text = listing([_format_condition(domain.attributes[term.column], term) for term in group.conditions])
     by = _name_sensitive(domain)
     lift_text = f", {group.lift:.2g} times the overall rate" if group.lift is not None else ""
     flips = f"the decision depends on {by}"
@@ -248,7 +248,7 @@ def report_subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
     subject = "Realistic records" if group.rate.population == "plausible" else "Records"
     return SubgroupReport(
         text=text,
-        conditions=tuple(report_condition(domain, cut) for cut in group.conditions),
+        conditions=tuple(report_condition(domain, term) for term in group.conditions),
         people=group.population_share,
         findings=group.findings_share,
         rate=report_rate(group.rate),
