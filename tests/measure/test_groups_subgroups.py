@@ -48,8 +48,8 @@ def meets(group: Subgroup, view: TableDomain | None = None) -> dict[str, list]:
     """The values that each condition allows."""
     view = view or domain()
     return {
-        view.names[cut.column]: [view.attributes[cut.column].value(c) for c in cut.mask.nonzero()[:, 0].tolist()]
-        for cut in group.conditions
+        view.names[term.column]: [view.attributes[term.column].value(c) for c in term.mask.nonzero()[:, 0].tolist()]
+        for term in group.conditions
     }
 
 

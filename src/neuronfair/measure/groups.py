@@ -242,8 +242,8 @@ def _draw_records_that_meet(
     while total < MAX_SAMPLES_DRAWN * samples and any(sum(map(len, parts)) < samples for parts in records_by_rule):
         records = population.sample(samples, generator)
         total += samples
-        for matches, cuts in zip(records_by_rule, rules, strict=True):
-            matches.append(records[_meets_all(cuts, records)])
+        for matches, terms in zip(records_by_rule, rules, strict=True):
+            matches.append(records[_meets_all(terms, records)])
     return [(rows, len(rows) / total) for rows in map(torch.cat, records_by_rule)]
 
 
@@ -256,7 +256,7 @@ def _generate_rules(domain: TableDomain, targets: Tensor, others: Tensor) -> Ite
         rule = _find_best_rule(_list_conditions(domain, targets, others), targets, others, min_support)
         if not rule:
             return
-        yield tuple(sorted(rule, key=lambda cut: cut.column))
+        yield tuple(sorted(rule, key=lambda term: term.column))
         targets = targets[~_meets_all(rule, targets)]
 
 
