@@ -143,7 +143,7 @@ def test_a_walker_inside_takes_a_move_that_stays_inside():
     rows = networks.uniform_rows(domain, 2000)
     rows = rows[(rows[:, :4] > 0).all(1)]  # at 0 the neurons have a kink
     state = measured(context, rows[evaluate(context.network, domain, rows).discriminates])
-    method = Frontier(table=only_safe(domain))
+    method = Frontier(stay_chances=only_safe(domain))
     assert len(state["rows"]) > 100
     for t in range(1, 5):
         asked = method.ask(context, state, t)
@@ -219,9 +219,9 @@ def test_a_slope_is_not_given_up_for_a_plateau_nor_a_finding_for_a_miss():
 
 def test_the_table_depends_on_network_domain_and_seed_only():
     context = networks.context(networks.random_module(PEOPLE_DOMAIN), PEOPLE_DOMAIN)
-    table = Frontier().prepare(context)[0].table
-    again = Frontier().prepare(replace(context, draws=replace(context.draws, phase="other")))[0].table
-    other = Frontier().prepare(replace(context, draws=replace(context.draws, seed=1)))[0].table
+    table = Frontier().prepare(context)[0].stay_chances
+    again = Frontier().prepare(replace(context, draws=replace(context.draws, phase="other")))[0].stay_chances
+    other = Frontier().prepare(replace(context, draws=replace(context.draws, seed=1)))[0].stay_chances
     assert table is not None
     assert torch.equal(table, again)
     assert not torch.equal(table, other)
@@ -275,7 +275,7 @@ def test_a_walker_does_not_judge_a_row_again_that_it_remembers():
     module = networks.one_biased_neuron(inputs=11, weight=40.0, boundary=networks.MIDDLE)
     context = networks.context(module, networks.large_domain())  # a row has more neighbours than are remembered
     rows = networks.uniform_rows(context.domain, 40)
-    state, method = measured(context, rows), Frontier(table=only_safe(context.domain))
+    state, method = measured(context, rows), Frontier(stay_chances=only_safe(context.domain))
     keys = [context.domain.key(rows)]
     for t in range(2, ROWS_REMEMBERED + 1):
         rows = method.ask(context, state, t)

@@ -114,13 +114,13 @@ def test_few_rows_and_many_values_have_the_same_solution_as_the_larger_system():
     context = made(margins)
     judged = evaluate(context.network, DOMAIN, networks.uniform_rows(DOMAIN, 40))
     effects = Effects.blank(DOMAIN, EffectCells.of(DOMAIN, None), 2)
-    assert len(effects.table) > 39  # so 39 rows make the smaller system, and 40 of each the other one
+    assert len(effects.bin_effects) > 39  # so 39 rows make the smaller system, and 40 of each the other one
     few = effects.fit(judged[:39])
     copies = replace(judged, **{n: getattr(judged, n)[:39].repeat(2, *[1] * (getattr(judged, n).dim() - 1)) for n in
                                 ("rows", "family", "valid", "discriminates")})  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("neuronfair.searches.methods.frontier_free.RIDGE", 6.0)  # twice the people, twice the prior
-        assert torch.allclose(effects.fit(copies).table, few.table)
+        assert torch.allclose(effects.fit(copies).bin_effects, few.bin_effects)
 
 
 def test_whole_rows_are_ranked_by_all_their_values():
@@ -171,7 +171,7 @@ def test_a_finding_roams_where_the_model_sees_no_difference_and_moves_cross_thre
     assert ((asked[:, 3] < 30) | (asked[:, 3] >= 70)).all()
     assert len(asked[:, 1:3].unique(dim=0)) == 12  # a and b are free
     # Where no move can be trusted every second chain stays, and finds someone else for sure.
-    asked = replace(method, table=torch.zeros(4 * 15 * 9).double()).ask(context, state, 2)
+    asked = replace(method, stay_chances=torch.zeros(4 * 15 * 9).double()).ask(context, state, 2)
     stayed = (asked[:, 3] >= 30) & (asked[:, 3] < 70)
     assert 70 < int(stayed.sum()) < 130
     assert evaluate(context.network, DOMAIN, asked[stayed]).discriminates.all()
@@ -224,7 +224,7 @@ def test_a_pilot_needs_rows_and_counts_what_it_finds():
     split_depth = method.measure_split_depth(context, state, columns, codes)
     assert split_depth[0, 0].item() == pytest.approx(0.5, abs=0.1)
     assert split_depth[0, 1].item() == pytest.approx(-4.5, abs=0.3)
-    chance = method.table[method.find_kinds(context, state["rows"], columns, codes, split_depth)]
+    chance = method.stay_chances[method.find_kinds(context, state["rows"], columns, codes, split_depth)]
     assert chance[0, 0] > 0.9 > 0.5 > chance[0, 1]
 
 

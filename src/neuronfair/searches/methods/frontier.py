@@ -35,21 +35,21 @@ class Frontier:
     """Both phases of frontier: chains outside move to the boundary, chains inside move without leaving.
 
     Each step compares `candidates` random moves. Inside, the first one is taken whose chance to stay inside is at least
-    `trust`. The chance comes from `table`, which a pilot fills; without one, the most central move is taken.
+    `trust`. The chance comes from `stay_chances`, which a pilot fills; without one, the most central move is taken.
     """
 
     candidates: int = 30
     trust: float = 0.9
-    table: Tensor | None = None  # (attributes * bins * distances,)
+    stay_chances: Tensor | None = None  # of each kind of move: (attributes * bins * distances,)
 
     def prepare(
         self, context: SearchContext, *, rows: int = 20_000, key_set: KeySet | None = None
     ) -> tuple[Frontier, PhaseResult | None]:
-        """Return this method with its table, counted in a short pilot run from random rows, and the pilot's findings.
+        """Return this method with its chances, counted in a short pilot run from random rows, and the pilot's findings.
 
-        The pilot evaluates at most `rows` rows; if these are too few to learn from, there is no pilot and no table. The
-        pilot, and so the table, depends on the network, the domain and the seed of the run only. No chain learns from
-        another one: a search split into batches finds the same.
+        The pilot evaluates at most `rows` rows; with too few to learn from, there is no pilot. The pilot, and so the
+        chances, depend on the network, the domain and the seed of the run only. No chain learns from another one: a
+        search split into batches finds the same.
         """
         chains = min(MAX_PILOT, rows // PILOT_STEPS)
         if chains < MIN_PILOT:
@@ -60,14 +60,14 @@ class Frontier:
         seeds = domain.rows_at(scout.draws.uniform(0, numbers, domain.draws_per_row, use="seeds"))
         cells = domain.codes_per_row * DEPTH_BINS * LENGTH_BINS
         # Inside it trusts all moves alike and takes the first one, which is random.
-        uniform_table = torch.zeros(cells, dtype=context.network.dtype, device=domain.device)
-        pilot, checkpoints = _FrontierPilot(self.candidates, self.trust, uniform_table), list[Checkpoint]()
+        equal_chances = torch.zeros(cells, dtype=context.network.dtype, device=domain.device)
+        pilot, checkpoints = _FrontierPilot(self.candidates, self.trust, equal_chances), list[Checkpoint]()
         recording = PhaseRecording(checkpoints.append, interval=PILOT_STEPS + 1)
         result = run_phase(scout, pilot, seeds, budget=Budget(steps=PILOT_STEPS), key_set=key_set, recording=recording)
         moves = checkpoints[-1].state["moves"]
         moves = moves[moves >= 0]
-        table = trust_table(moves // 2, moves % 2 == 1, domain.codes_per_row).to(context.network.dtype)
-        return replace(self, table=table), result
+        stay_chances = estimate_stay_chances(moves // 2, moves % 2 == 1, domain.codes_per_row).to(context.network.dtype)
+        return replace(self, stay_chances=stay_chances), result
 
     def start(self, context: SearchContext, state: State) -> State:
         """Return the chains before anything is known about them."""
@@ -94,8 +94,8 @@ class Frontier:
             merit = high - low
         else:  # the centre of the family should lie on the boundary
             merit = -((high + low) / 2 - context.decision.boundary).abs()
-        if self.table is not None:
-            merit = torch.where(is_inside, _look_up(self.table, cells).clamp(max=self.trust), merit)
+        if self.stay_chances is not None:
+            merit = torch.where(is_inside, _look_up(self.stay_chances, cells).clamp(max=self.trust), merit)
         # Of equal merit the first is taken: all trusted moves are equally good, and they come in random order.
         best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
         new_rows = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
@@ -139,7 +139,7 @@ class Frontier:
     def _predict(
         self, context: SearchContext, state: State, columns: Tensor, codes: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the family's ends after each move, to first order, and the move's cell in the table: (n, m) each."""
+        """Return the family's ends after each move, to first order, and the kind of the move: (n, m) each."""
         rise = context.network.encoding.effects(state["slope_high"], state["rows"], columns, codes)
         fall = context.network.encoding.effects(state["slope_low"], state["rows"], columns, codes)
         high, low = state["high"][:, None] + rise, state["low"][:, None] + fall
@@ -176,9 +176,9 @@ def binning(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     return torch.tensor(DEPTH_EDGES, dtype=dtype, device=device), torch.tensor(lengths, device=device)
 
 
-def _look_up(table: Tensor, indices: Tensor) -> Tensor:
-    """Return table[places] for places (n, m), in a third of the time."""
-    return table.expand(len(indices), -1).gather(1, indices)
+def _look_up(chances: Tensor, indices: Tensor) -> Tensor:
+    """Return chances[indices] for indices (n, m), in a third of the time."""
+    return chances.expand(len(indices), -1).gather(1, indices)
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,8 @@ class _FrontierPilot(Frontier):
         return super().tell(context, state, rows, evaluation, t) | {"moves": moves}
 
 
-def trust_table(cells: Tensor, stayed: Tensor, attributes: int) -> Tensor:
-    """Return the chance to stay inside for each cell of the table, from a pilot's moves and whether they stayed."""
+def estimate_stay_chances(cells: Tensor, stayed: Tensor, attributes: int) -> Tensor:
+    """Return the chance to stay inside of each kind of move, from a pilot's moves and whether they stayed."""
     shape = attributes, DEPTH_BINS, LENGTH_BINS
     hits, tries = (torch.bincount(x, minlength=math.prod(shape)).view(shape).double() for x in (cells[stayed], cells))
     return estimate_chances(hits, tries)

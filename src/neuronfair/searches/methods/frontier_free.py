@@ -20,7 +20,7 @@ from neuronfair.searches.evaluate import Evaluation
 from neuronfair.searches.keys import KeySet, empty_memory, knows, remember
 from neuronfair.searches.method import SearchContext, State, renew_state, select_state
 from neuronfair.searches.methods.aequitas import Uniform
-from neuronfair.searches.methods.frontier import DEPTH_BINS, LENGTH_BINS, PRIOR_TRIES, binning, trust_table
+from neuronfair.searches.methods.frontier import DEPTH_BINS, LENGTH_BINS, PRIOR_TRIES, binning, estimate_stay_chances
 
 MAX_BINS_PER_ATTRIBUTE = 32  # per attribute; if it has more cells, neighbouring ones share a bin
 MAX_EFFECT_BINS = 2048  # of all attributes together, about: the size of the linear system
@@ -90,7 +90,7 @@ class Effects:
     cells: EffectCells
     bin_counts: Tensor  # (d,) how many bins each attribute has
     first: Tensor  # (d,) the first of them
-    table: Tensor  # (bins, outputs + 1)
+    bin_effects: Tensor  # (bins, outputs + 1)
     base: Tensor  # (outputs + 1,) the intercept
     is_logarithmic: bool = False  # the scores are probabilities, whose logarithms are more nearly additive
 
@@ -99,13 +99,14 @@ class Effects:
         """Return effects of 0."""
         max_bins = max(2, min(MAX_BINS_PER_ATTRIBUTE, MAX_EFFECT_BINS // domain.codes_per_row))
         bin_counts = torch.where(domain.changeable, cells.count.clamp(max=max_bins), 1)
-        table = torch.zeros(int(bin_counts.sum()), outputs + 1, dtype=torch.float64, device=domain.device)
-        return Effects(cells, bin_counts, bin_counts.cumsum(0) - bin_counts, table, table.new_zeros(outputs + 1))
+        bin_effects = torch.zeros(int(bin_counts.sum()), outputs + 1, dtype=torch.float64, device=domain.device)
+        first = bin_counts.cumsum(0) - bin_counts
+        return Effects(cells, bin_counts, first, bin_effects, bin_effects.new_zeros(outputs + 1))
 
     def fit(self, evaluation: Evaluation) -> Effects:
         """Return the effects that explain evaluated scores best; the first fit decides whether to take logarithms."""
         scales = [self]
-        if not self.is_logarithmic and not bool(self.table.any()) and _are_probabilities(evaluation):
+        if not self.is_logarithmic and not bool(self.bin_effects.any()) and _are_probabilities(evaluation):
             scales.append(replace(self, is_logarithmic=True))
         fits = [scale._solve(scale.read(evaluation)) for scale in scales]
         return max(fits, key=lambda fit: fit[1])[0]
@@ -130,14 +131,16 @@ class Effects:
 
     def move_ends(self, margin_weights: Tensor, rows: Tensor, columns: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
         """Return what moves of one attribute add to both ends of the family's margin: (n, m) each."""
-        new_effects, old_effects = (self.table[self._find_bin(columns, c)] for c in (codes, rows.gather(1, columns)))
+        new_effects, old_effects = (
+            self.bin_effects[self._find_bin(columns, c)] for c in (codes, rows.gather(1, columns))
+        )
         change = new_effects - old_effects
         centre, width = (change[..., :-1] * margin_weights[:, None]).sum(2), change[..., -1]
         return centre + width, centre - width
 
     def predict_depth(self, rows: Tensor, decision: Decision) -> Tensor:
         """Return the predicted split depth of the families of rows: (n,)."""
-        total = self.table[self._find_bin(_column_indices(rows), rows)].sum(1) + self.base
+        total = self.bin_effects[self._find_bin(_column_indices(rows), rows)].sum(1) + self.base
         scores, width = total[:, :-1], total[:, -1]
         if decision.kind == "argmax":  # the first two classes should be even
             first, second = scores.topk(2, 1).values.unbind(1)
@@ -152,7 +155,7 @@ class Effects:
     def _solve(self, evaluation: Evaluation) -> tuple[Effects, float]:
         """Return the effects by ridge regression, and the share of the scores' variance that they explain."""
         rows = evaluation.rows
-        x = torch.zeros(len(rows), len(self.table), dtype=torch.float64, device=rows.device)
+        x = torch.zeros(len(rows), len(self.bin_effects), dtype=torch.float64, device=rows.device)
         x.scatter_(1, self._find_bin(_column_indices(rows), rows), 1.0)
         y = _centres_and_width(evaluation)
         centre, mean = x.mean(0), y.mean(0)
@@ -160,9 +163,10 @@ class Effects:
         by_bins = x.shape[1] <= len(rows)  # the smaller of two systems with the same solution
         square = x.T @ x if by_bins else x @ x.T
         square.diagonal().add_(RIDGE)
-        table = torch.linalg.solve(square, x.T @ y) if by_bins else x.T @ torch.linalg.solve(square, y)
-        unexplained, total = ((part[:, :-1] ** 2).sum() for part in (y - x @ table, y))
-        return replace(self, table=table, base=mean - centre @ table), 1 - float(unexplained / total.clamp(min=1e-300))
+        bin_effects = torch.linalg.solve(square, x.T @ y) if by_bins else x.T @ torch.linalg.solve(square, y)
+        unexplained, total = ((part[:, :-1] ** 2).sum() for part in (y - x @ bin_effects, y))
+        explained_share = 1 - float(unexplained / total.clamp(min=1e-300))
+        return replace(self, bin_effects=bin_effects, base=mean - centre @ bin_effects), explained_share
 
 
 def _column_indices(rows: Tensor) -> Tensor:
@@ -195,13 +199,13 @@ class FrontierFree:
     """Both phases of frontier-free: chains outside move to the boundary, chains inside move without leaving.
 
     Each step compares `candidates` random moves to records that are new to the chain. Inside, the first one is taken
-    whose chance to stay inside is at least `trust`, by the `table` of the pilot. Without a pilot all moves are equal: a
-    random walk that returns to its last finding.
+    whose chance to stay inside is at least `trust`, by `stay_chances` from the pilot. Without a pilot all moves are
+    equal: a random walk that returns to its last finding.
     """
 
     effects: Effects
     noise: Tensor  # (d,) the error of predictions, for moves of each attribute
-    table: Tensor | None = None  # (attributes * bins * distances,)
+    stay_chances: Tensor | None = None  # of each kind of move: (attributes * bins * distances,)
     candidates: int = 30
     trust: float = 0.9
 
@@ -224,14 +228,14 @@ class FrontierFree:
             return rows
         columns, codes, exists, is_known = self._draw_moves(context, state, t)
         merit = self.measure_split_depth(context, state, columns, codes)
-        if self.table is not None:
-            chance = self.table[self.find_kinds(context, rows, columns, codes, merit)].clamp(max=self.trust)
+        if self.stay_chances is not None:
+            chance = self.stay_chances[self.find_kinds(context, rows, columns, codes, merit)].clamp(max=self.trust)
             merit = torch.where(is_inside[:, None], chance, merit)
         merit = torch.where(is_known, merit.amin(1, keepdim=True) - 1, merit)
         # Of equal merit the first is taken: all trusted moves are equally good, and they come in random order.
         best = merit.masked_fill(~exists, -torch.inf).argmax(1, keepdim=True)
         new_rows = rows.scatter(1, columns.gather(1, best), codes.gather(1, best))
-        if self.table is not None and self.effects.cells.is_known:
+        if self.stay_chances is not None and self.effects.cells.is_known:
             new_rows = torch.where(self._stays_in_cells(context, state, merit.gather(1, best), t), rows, new_rows)
         if t == 1:
 
@@ -256,7 +260,7 @@ class FrontierFree:
         return self.effects.decision(context.decision).measure_split_depth(high, low)
 
     def find_kinds(self, context: SearchContext, rows: Tensor, columns: Tensor, codes: Tensor, depth: Tensor) -> Tensor:
-        """Return the index of each move in the table, by attribute, predicted split depth and length: (n, m)."""
+        """Return the kind of each move, by attribute, predicted split depth and length: (n, m)."""
         cells, new_cells = (self.effects.cells.find(columns, c) for c in (rows.gather(1, columns), codes))
         relative = depth / self.noise[columns]
         bins = torch.bucketize(relative, binning(relative.dtype, relative.device)[0])
@@ -337,7 +341,7 @@ def prepare_frontier_free(
     """Return frontier-free as learned in a pilot of at most `rows` rows, and the pilot's findings.
 
     Half of the rows are random. The effects fitted to them predict random moves from the findings, which are the other
-    half; the results of these moves give the table of trust. Then the effects are fitted to all rows.
+    half; the results of these moves give the chances to stay inside. Then the effects are fitted to all rows.
     """
     domain = context.domain
     cells = EffectCells.of(domain, context.network.cells if isinstance(context.network, BlackBox) else None)
@@ -408,7 +412,7 @@ class _FrontierFreePilot(FrontierFree):
         return super().tell(context, state, rows, evaluation, t)
 
     def learn(self, context: SearchContext) -> FrontierFree:
-        """Return the method with the noise of its predictions and its table of trust."""
+        """Return the method with the noise of its predictions and its chances to stay inside."""
         rows, columns, codes, split_depth, error, stayed = (torch.cat(part) for part in zip(*self.moves, strict=True))
         d, weights = rows.shape[1], torch.ones_like(error)
         total, tries = (weights.new_zeros(d).index_add(0, columns[:, 0], x) for x in (error, weights))
@@ -416,7 +420,7 @@ class _FrontierFreePilot(FrontierFree):
         noise = ((total + PRIOR_TRIES * mean) / (tries + PRIOR_TRIES)).sqrt().clamp(min=1e-9)
         method = FrontierFree(self.effects, noise)
         kinds = method.find_kinds(context, rows, columns, codes, split_depth)[:, 0]
-        return replace(method, table=trust_table(kinds, stayed, d))
+        return replace(method, stay_chances=estimate_stay_chances(kinds, stayed, d))
 
 
 def _join_evaluations(parts: list[Evaluation]) -> Evaluation:
