@@ -25,7 +25,7 @@ from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.frames import cells_of
 from neuronfair.model.train import train
 from neuronfair.searches.shrink import shrink
-from neuronfair.store.tables import _read_codes, values
+from neuronfair.store.tables import _read_codes, decode_codes
 
 AGE = Attribute("age", "ordinal", low=20, high=23, encode="scaled", center=21, scale=2, missing="keep")
 SEX = Attribute("sex", "nominal", values=("F", "M"))
@@ -62,7 +62,7 @@ def test_rows_are_read_described_drawn_and_written_back():
     np.testing.assert_allclose(torch.bincount(drawn).numpy() / 5000, 0.2, atol=0.02)
     again = parse_domain(format_domain(people))
     assert again.fingerprint == people.fingerprint
-    stored = values(AGE, rows[:, 0])
+    stored = decode_codes(AGE, rows[:, 0])
     assert stored.to_pylist() == [None, 22]
     assert _read_codes(AGE, pa.chunked_array([stored])).tolist() == [EMPTY, 2]
     assert cells_of(AGE)[3] == 23

@@ -29,7 +29,7 @@ from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.findings import Findings
 from neuronfair.store.ledger import MANIFEST, load_manifest
 from neuronfair.store.run import Run
-from neuronfair.store.tables import TWIN, values
+from neuronfair.store.tables import TWIN, decode_codes
 
 FORMATS = (".csv", ".xlsx", ".parquet")
 EXCEL_LIMITS = (1_048_576, 16_384)  # rows and columns that a sheet of Excel holds
@@ -159,8 +159,8 @@ def make_columns(
     return [
         *(pa.array([text] * count, pa.string()) for text in ("+".join(domain.sensitive), method)),
         pa.array(range(start, start + count), pa.int64()),
-        *(values(attribute, rows[:, i]) for i, attribute in enumerate(domain.attributes)),
-        *(values(domain.attributes[c], twin_rows[:, c]) for c in map(domain.column, twins)),
+        *(decode_codes(attribute, rows[:, i]) for i, attribute in enumerate(domain.attributes)),
+        *(decode_codes(domain.attributes[c], twin_rows[:, c]) for c in map(domain.column, twins)),
         *map(label_classes, decisions),
         label_classes(None if probability is None else probability.label),
         *probabilities,

@@ -101,9 +101,9 @@ def write_findings(path: Path, findings: Findings, domain: TableDomain) -> None:
         ours[STEP]: pa.array(findings.step.cpu().numpy()),
     }
     for i, attribute in enumerate(domain.attributes):
-        columns[attribute.name] = values(attribute, packed[:, i])
+        columns[attribute.name] = decode_codes(attribute, packed[:, i])
     for i, column in enumerate(domain.twin_columns):
-        columns[ours[TWIN, column]] = values(domain.attributes[column], twins[:, i])
+        columns[ours[TWIN, column]] = decode_codes(domain.attributes[column], twins[:, i])
     repeated = list(columns)  # these have few distinct values, unlike scores
     for name, scores in ((SCORE, findings.scores), (TWIN_SCORE, findings.twin_scores)):
         for i in range(scores.shape[1]):
@@ -154,10 +154,12 @@ def _column_names(domain: TableDomain, outputs: int) -> dict[str | tuple[str, in
     return column_names
 
 
-def values(attribute: Attribute, codes: Tensor) -> pa.Array:
+def decode_codes(attribute: Attribute, codes: Tensor) -> pa.Array:
     """Return codes of an attribute, on the CPU, as labels or numbers."""
     if attribute.values:
-        return pa.DictionaryArray.from_arrays(pa.array(codes.to(torch.int32).numpy()), pa.array(list(attribute.values)))
+        return pa.DictionaryArray.from_arrays(
+            pa.array(codes.to(torch.int32).numpy()), pa.array(list(attribute.values))
+        )
     # Twelve digits, as in Attribute.value: the number as people write it.
     distinct, inverse = _find_distinct(codes.numpy())
     # One type for all parts of a run, as readers of several files expect.
