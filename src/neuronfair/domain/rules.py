@@ -220,10 +220,10 @@ class RuleBook:
             broken = self.broken(rows)[:, own_rules].any(1).nonzero()[:, 0]
             # Slices bound the memory of the (rows, combinations) cost table.
             for part in torch.split(broken, max(1, 4_000_000 // len(group.allowed))):
-                rows[part] = self._mend_group(rows[part], group, weights)
+                rows[part] = self._move_group_to_valid(rows[part], group, weights)
         return rows
 
-    def _mend_group(self, rows: Tensor, group: TiedColumns, weights: Tensor) -> Tensor:
+    def _move_group_to_valid(self, rows: Tensor, group: TiedColumns, weights: Tensor) -> Tensor:
         allowed = group.allowed.to(rows.device)
         cost = torch.zeros(len(rows), len(allowed), dtype=torch.float64, device=rows.device)
         nearest = []

@@ -205,14 +205,14 @@ class TableDomain(Domain):
         Where a rule is broken, as few attributes as possible change, sensitive ones only if nothing else helps.
         """
         rows = rows.clamp(*self._bounds)
-        return self._rulebook.move_to_nearest_valid(rows, self._mending_weights) if self.rules else rows
+        return self._rulebook.move_to_nearest_valid(rows, self._change_weights) if self.rules else rows
 
     @cached_property
     def _bounds(self) -> tuple[Tensor, Tensor]:  # the first and the last code of each attribute
         return torch.zeros_like(self.sizes), self.sizes - 1
 
     @cached_property
-    def _mending_weights(self) -> Tensor:
+    def _change_weights(self) -> Tensor:
         return 1.0 + 2 * len(self.attributes) * (~self.changeable).double()
 
     @property

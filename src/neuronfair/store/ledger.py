@@ -158,8 +158,14 @@ def read_manifest(folder: Path, kind: RunKind) -> Json:
     if "method_names" not in manifest and isinstance(config.get("method"), str):
         config["method"] = _RENAMED.get(config["method"], config["method"])
     decision = config.get("decision")
-    kinds = isinstance(decision, dict) and decision.keys() == {"kind", "value"} and isinstance(config.get("seed"), int)
-    if not kinds or decision["kind"] not in get_args(DecisionKind) or not isinstance(decision["value"], int | float):
+    is_plan_readable = (
+        isinstance(decision, dict)
+        and decision.keys() == {"kind", "value"}
+        and isinstance(config.get("seed"), int)
+        and decision["kind"] in get_args(DecisionKind)
+        and isinstance(decision["value"], int | float)
+    )
+    if not is_plan_readable:
         raise RunError(f"{folder / MANIFEST}: damaged: its plan cannot be read")
     if max(map(len, Path(manifest["model"]).parts), default=0) > 255 or "\0" in manifest["model"]:
         raise RunError(f"{folder / MANIFEST}: damaged: no file has the name of its model")
@@ -220,16 +226,16 @@ class Journal:
     """The complete lines of a journal. The next line overwrites one that a kill has cut off."""
 
     path: Path
-    check: int  # of the last line, and before the first one of the manifest
+    checksum: int  # of the last line, and before the first one of the manifest
     parts: dict[str, list[Json]]  # by phase
     lines: list[Json] = field(default_factory=list)
     size: int = 0  # bytes of the whole lines
     missing: bytes = b""  # the line break, if only that was cut off
 
     @staticmethod
-    def read(path: Path, check: int, kind: RunKind) -> Journal:
+    def read(path: Path, checksum: int, kind: RunKind) -> Journal:
         """Read a journal; a last line that a kill has cut off is skipped, a damaged one is refused."""
-        journal = Journal(path, check, {phase: [] for phase in _PHASES_OF[kind]})
+        journal = Journal(path, checksum, {phase: [] for phase in _PHASES_OF[kind]})
         try:
             *complete_lines, last_line = read_text(path).split(b"\n")
         except FileNotFoundError:
@@ -252,20 +258,20 @@ class Journal:
     def append(self, entry: Json) -> None:
         """Write a line and wait until the disk has it."""
         body = json.dumps(entry).encode()[:-1]
-        line = self.missing + _seal_line(body, self.check) + b"\n"
+        line = self.missing + _seal_line(body, self.checksum) + b"\n"
         with self.path.open("r+b" if self.path.exists() else "wb") as file:
             file.seek(self.size)
             file.truncate()
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        self._add_entry(entry, zlib.crc32(body, self.check), len(line))
+        self._add_entry(entry, zlib.crc32(body, self.checksum), len(line))
         self.missing = b""
 
     def _take_line(self, line: bytes) -> bool:
         """Add a line if it is complete and continues the last one."""
         body, _, _ = line.rpartition(_MARK)
-        if line.removesuffix(b"\n") != _seal_line(body, self.check):
+        if line.removesuffix(b"\n") != _seal_line(body, self.checksum):
             return False
         try:
             entry = json.loads(body + b"}", object_hook=files.current_keys)
@@ -273,19 +279,19 @@ class Journal:
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             is_complete = False
         if is_complete:
-            self._add_entry(entry, zlib.crc32(body, self.check), len(line))
+            self._add_entry(entry, zlib.crc32(body, self.checksum), len(line))
         return is_complete
 
-    def _add_entry(self, entry: Json, check: int, size: int) -> None:
+    def _add_entry(self, entry: Json, checksum: int, size: int) -> None:
         self.lines.append(entry)
         if entry["event"] == "part":
             self.parts[entry["phase"]].append(entry)
-        self.check, self.size = check, self.size + size
+        self.checksum, self.size = checksum, self.size + size
 
 
-def _seal_line(body: bytes, check: int) -> bytes:
-    """Return a line of JSON, given without its closing brace, with the checksum that continues `check`."""
-    return body + _MARK + f'{zlib.crc32(body, check):08x}"}}'.encode()
+def _seal_line(body: bytes, checksum: int) -> bytes:
+    """Return a line of JSON, given without its closing brace, with the checksum that continues `checksum`."""
+    return body + _MARK + f'{zlib.crc32(body, checksum):08x}"}}'.encode()
 
 
 def _is_entry(entry: Json, parts: Mapping[str, Sequence[object]]) -> bool:
@@ -309,11 +315,11 @@ def _is_entry(entry: Json, parts: Mapping[str, Sequence[object]]) -> bool:
 
 def _names_files(entry: Json, files: dict[str, str]) -> bool:
     """Return whether a line names exactly these files, with their checksums."""
-    checks = entry["crc32"]
+    checksums = entry["crc32"]
     return (
         {kind: entry[kind] for kind in files} == files
-        and checks.keys() == files.keys()
-        and all(isinstance(check, int) for check in checks.values())
+        and checksums.keys() == files.keys()
+        and all(isinstance(checksum, int) for checksum in checksums.values())
     )
 
 
@@ -376,9 +382,9 @@ class Ledger:
 
     @classmethod
     def _read(cls, folder: Path, manifest: Json, domain: TableDomain, kind: RunKind, lock: Lock | None = None) -> Self:
-        check = files.crc32(folder / MANIFEST)
-        journal = Journal.read(folder / JOURNAL, check, kind)
-        return cls(folder, manifest, domain, journal, f"{check:08x}", lock)
+        checksum = files.crc32(folder / MANIFEST)
+        journal = Journal.read(folder / JOURNAL, checksum, kind)
+        return cls(folder, manifest, domain, journal, f"{checksum:08x}", lock)
 
     @property
     def lines(self) -> list[Json]:
@@ -398,10 +404,10 @@ class Ledger:
         path = self.folder / source  # an absolute path stays as it is
         return str(path) if path.exists() or path.suffix in (".safetensors", ".npz") else source
 
-    def begin_with(self, written: Writers) -> None:
+    def begin_with(self, writers: Writers) -> None:
         """Write the first line: the digest of the model's file, and the files that the work starts from."""
         model = Path(self.model)
-        self.commit({"event": "begin", "model": files.sha256(model) if model.is_file() else None}, written)
+        self.commit({"event": "begin", "model": files.sha256(model) if model.is_file() else None}, writers)
 
     def part(self, phase: str, entry: Json, writers: Mapping[str, Callable[[Path], None]]) -> None:
         """Save the next part of a phase; its state replaces that of the part before."""
@@ -417,17 +423,17 @@ class Ledger:
         if self.summary != summary:
             self.commit({"event": "done", "summary": summary})
 
-    def commit(self, entry: Json, written: Writers | None = None) -> None:
+    def commit(self, entry: Json, writers: Writers | None = None) -> None:
         """Write files under temporary names, then the line of the journal that names them, and then rename them."""
-        names = {kind: name for kind, (name, _) in (written or {}).items()}
+        names = {kind: name for kind, (name, _) in (writers or {}).items()}
         with writing(self.folder):
-            for name, write in (written or {}).values():
+            for name, write in (writers or {}).values():
                 self._check_free(name)
                 write(self._staged(name))
                 files.flush(self._staged(name))
             if names:
-                checks = {kind: files.crc32(self._staged(name)) for kind, name in names.items()}
-                entry = {**entry, **names, "crc32": checks}
+                checksums = {kind: files.crc32(self._staged(name)) for kind, name in names.items()}
+                entry = {**entry, **names, "crc32": checksums}
             self.journal.append(entry)
             for name in names.values():
                 self._staged(name).replace(self.folder / name)
@@ -443,8 +449,8 @@ class Ledger:
     def _list_files(self) -> Iterator[tuple[str, int, bool]]:
         """Yield the files that the journal names: name, checksum, and whether it is a state that was replaced."""
         for line in self.lines:
-            for kind, check in line.get("crc32", {}).items():
-                yield line[kind], check, kind == "state" and line is not self.journal.parts[line["phase"]][-1]
+            for kind, checksum in line.get("crc32", {}).items():
+                yield line[kind], checksum, kind == "state" and line is not self.journal.parts[line["phase"]][-1]
 
     def _check_files(self) -> None:
         """Refuse a folder with a damaged file, or with one that the journal should name."""
@@ -454,14 +460,14 @@ class Ledger:
         if not self.lines:
             for name in (SEEDS, *STARTING_FILES.values()):
                 self._check_free(name)
-        for name, check, replaced in self._list_files():
-            check_of_file = None
+        for name, checksum, replaced in self._list_files():
+            file_checksum = None
             for path in (self._staged(name), self.folder / name):  # in this order: another process may be renaming it
                 with suppress(FileNotFoundError):
-                    check_of_file = files.crc32(path)
+                    file_checksum = files.crc32(path)
                     break
-            if check_of_file != check and not (replaced and check_of_file is None):
-                problem = "is gone" if check_of_file is None else "damaged: it is not as it was written"
+            if file_checksum != checksum and not (replaced and file_checksum is None):
+                problem = "is gone" if file_checksum is None else "damaged: it is not as it was written"
                 raise RunError(f"{self.folder / name}: {problem}. Nothing was changed")
 
     def _check_free(self, name: str) -> None:

@@ -157,9 +157,7 @@ def _column_names(domain: TableDomain, outputs: int) -> dict[str | tuple[str, in
 def decode_codes(attribute: Attribute, codes: Tensor) -> pa.Array:
     """Return codes of an attribute, on the CPU, as labels or numbers."""
     if attribute.values:
-        return pa.DictionaryArray.from_arrays(
-            pa.array(codes.to(torch.int32).numpy()), pa.array(list(attribute.values))
-        )
+        return pa.DictionaryArray.from_arrays(pa.array(codes.to(torch.int32).numpy()), pa.array(list(attribute.values)))
     # Twelve digits, as in Attribute.value: the number as people write it.
     distinct, inverse = _find_distinct(codes.numpy())
     # One type for all parts of a run, as readers of several files expect.
