@@ -46,7 +46,7 @@ def test_a_shard_goes_on_from_its_last_checkpoint(store):
         assert there.lines.shape == (0, 2)
         assert_same(there.findings, replace(FOUND[:0], misses=FOUND.misses[:0], evaluated=0))
     for t, part in enumerate(store.parts(), 1):
-        assert (part.number, part.t, part.evaluated, part.people) == (t - 1, t, 9, 7)
+        assert (part.number, part.t, part.evaluated, part.line_count) == (t - 1, t, 9, 7)
         assert torch.equal(part.lines(), where(t).lines)
         assert_same(replace(part.findings(), evaluated=9), FOUND)
     states = [name for name in store._folder.names() if ".state." in name]

@@ -108,6 +108,7 @@ LINES, FINDINGS, STATE = "lines", "findings", "state"  # the kinds of files
 _MARKER = "{:06d}.json"
 _COUNTS = ("tried", "evaluated", "rejected")
 _TENSORS = tuple(part.name for part in fields(Findings) if part.name not in _COUNTS)
+_LINE_COUNT_KEY = "people"  # in files
 _LEVEL = 1  # of zstd: a third of the size, in less than a tenth of the time of the search
 
 
@@ -127,7 +128,7 @@ class ShardPart:
     number: int
     t: int
     evaluated: int  # rows evaluated since the checkpoint before
-    people: int  # log lines since then
+    line_count: int  # log lines since then
     seconds: float
     stop: Stop | None
     files: Mapping[str, _File]
@@ -210,7 +211,8 @@ class ShardStore:
             packed = pa.Codec("zstd", compression_level=_LEVEL).compress(content, asbytes=True)
             files[kind] = _File(zlib.crc32(packed), len(packed), len(content))
             self._folder.write(part.name(kind), packed)
-        entry = {name: value for name, value in vars(part).items() if name not in ("folder", "number")}
+        entry = {name: value for name, value in vars(part).items() if name not in ("folder", "number", "line_count")}
+        entry[_LINE_COUNT_KEY] = line_count
         self._folder.write(_MARKER.format(number), seal(entry))
         if before is not None:
             self._folder.remove(before.name(STATE))
@@ -240,4 +242,6 @@ class ShardStore:
         with self._folder.reading(name):
             entry: Json = current_keys(unseal(content))
             files = {kind: _File(*map(int, entry["files"][kind])) for kind in (LINES, FINDINGS, STATE)}
-            return ShardPart(**{**entry, "folder": self._folder, "number": number, "files": files})
+            line_count = entry.pop(_LINE_COUNT_KEY)
+            names = {"folder": self._folder, "number": number, "line_count": line_count, "files": files}
+            return ShardPart(**{**entry, **names})

@@ -285,7 +285,7 @@ def merge_parts(
     for shard, shard_parts in zip(shards, parts, strict=True):
         if not shard_parts or shard_parts[-1].stop in (None, "interrupted"):
             raise RunError(f"{shard.address}: shard {shard.number} of the phase '{shard.phase}' is not finished")
-        if any(b.t <= a.t and b.people for a, b in pairwise(shard_parts)):
+        if any(b.t <= a.t and b.line_count for a, b in pairwise(shard_parts)):
             raise RunError(f"{shard.address}: shard {shard.number} of '{shard.phase}' has been written twice")
     shutil.rmtree(work, ignore_errors=True)
     try:
@@ -351,7 +351,11 @@ def _count_part(part: ShardPart, repeats: npt.NDArray[np.uint8]) -> tuple[Tensor
     """Return the log lines and findings of a part without duplicates."""
     lines, findings = part.lines(), part.findings()
     is_found, is_missed, number = kind_of(lines) == FOUND, _is_missed(lines), order_of(lines).numpy()
-    if (len(lines), len(findings), len(findings.misses)) != (part.people, int(is_found.sum()), int(is_missed.sum())):
+    if (len(lines), len(findings), len(findings.misses)) != (
+        part.line_count,
+        int(is_found.sum()),
+        int(is_missed.sum()),
+    ):
         raise RunError(f"{part.folder.address}: the files of checkpoint {part.number} do not belong together")
     wins = torch.from_numpy((repeats[number >> 3] >> (number & 7)) & 1 == 0)
     return lines[wins], replace(findings[wins[is_found]], misses=findings.misses[wins[is_missed]])
@@ -365,7 +369,7 @@ def _is_missed(lines: Tensor) -> Tensor:
 
 def _find_repeats(parts: Sequence[ShardPart], earlier: Sequence[Path | Tensor], work: Path) -> npt.NDArray[np.uint8]:
     """Return a file with a bit for each evaluation, in the order of the search: whether it repeats an earlier one."""
-    count = sum(part.people for part in parts)
+    count = sum(part.line_count for part in parts)
     count += sum(item.stat().st_size // 16 if isinstance(item, Path) else len(item) for item in earlier)
     bits = max(1, min(MAX_OPEN_FILES - 1, count // LINES_SORTED_AT_ONCE).bit_length())
     names, last = [work / f"{number:03d}" for number in range(1 << bits)], 0
