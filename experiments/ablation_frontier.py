@@ -166,7 +166,7 @@ def main() -> None:
 def ready(setting: Setting, method: Frontier) -> Phases:
     prepared, pilot = method.prepare(setting.context, rows=setting.rows // 20, key_set=setting.key_set)
     if method.trust < 0:
-        prepared = replace(prepared, table=None)
+        prepared = replace(prepared, stay_chances=None)
     return Phases(prepared, prepared, pilot)
 
 

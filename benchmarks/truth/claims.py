@@ -15,7 +15,7 @@ from neuronfair.proof.problem import Problem, build_problem, locate_rows
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import Evidence, ProofRecords
 from neuronfair.proof.regions import find_largest_regions, find_region
-from neuronfair.proof.state import FAIR, DEPENDS
+from neuronfair.proof.state import DEPENDS, FAIR
 
 import torch
 from torch import Tensor

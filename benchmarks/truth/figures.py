@@ -150,7 +150,7 @@ def groups(name: str, case: Case, truth: Truth, repeats: int, note: Note) -> Gro
         for group in learn_subgroups(
             model, case.domain, found, overall, samples=5_000, decision=case.decision, seed=100 * seed
         ):
-            said.append((group.rate, _true_rate(truth, {cut.column: cut.table for cut in group.conditions})))
+            said.append((group.rate, _true_rate(truth, {term.column: term.mask for term in group.conditions})))
     if not said or not truth.rate:
         return None
     return Groups(

@@ -102,7 +102,7 @@ def beside() -> TableDomain:
 FIGURES = (
     "family",
     "valid",
-    "apart",
+    "twin_differs",
     "discriminates",
     "gaps",
     "twin_explains_finding",

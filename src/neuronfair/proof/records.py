@@ -24,7 +24,7 @@ from neuronfair.proof.bounds.margins import decide_records
 from neuronfair.proof.bounds.space import Boxes, CutTree
 from neuronfair.proof.certificate import CertifiedBoxes, DataSetClaims, FreshClaims, Proof, RecordShare, ShareInterval
 from neuronfair.proof.problem import Problem, describe_box, locate_rows
-from neuronfair.proof.state import FAIR, DEPENDS, UNDECIDED, GuideSource, ProofState
+from neuronfair.proof.state import DEPENDS, FAIR, UNDECIDED, GuideSource, ProofState
 from neuronfair.searches.evaluate import Evaluation, evaluate
 
 Order = Literal["records", "volume"]  # which boxes come first

@@ -80,9 +80,8 @@ class Evaluation:
         """The twin to compare each row with, (n,): the farthest of those with another decision, or else of all."""
         if self.single_twins is not None:
             return torch.zeros_like(self.rows[:, 0])
-        gaps = torch.where(
-            self.twin_explains_finding.any(1, keepdim=True) & ~self.twin_explains_finding, -1.0, self.gaps
-        )
+        explains = self.twin_explains_finding
+        gaps = torch.where(explains.any(1, keepdim=True) & ~explains, -1.0, self.gaps)
         return gaps.argmax(1)
 
     @cached_property

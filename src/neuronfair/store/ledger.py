@@ -158,14 +158,10 @@ def read_manifest(folder: Path, kind: RunKind) -> Json:
     if "method_names" not in manifest and isinstance(config.get("method"), str):
         config["method"] = _RENAMED.get(config["method"], config["method"])
     decision = config.get("decision")
-    is_plan_readable = (
-        isinstance(decision, dict)
-        and decision.keys() == {"kind", "value"}
-        and isinstance(config.get("seed"), int)
-        and decision["kind"] in get_args(DecisionKind)
-        and isinstance(decision["value"], int | float)
-    )
-    if not is_plan_readable:
+    seed = config.get("seed")
+    is_plan_readable = isinstance(decision, dict) and decision.keys() == {"kind", "value"} and isinstance(seed, int)
+    is_plan_readable = is_plan_readable and isinstance(decision["value"], int | float)
+    if not is_plan_readable or decision["kind"] not in get_args(DecisionKind):
         raise RunError(f"{folder / MANIFEST}: damaged: its plan cannot be read")
     if max(map(len, Path(manifest["model"]).parts), default=0) > 255 or "\0" in manifest["model"]:
         raise RunError(f"{folder / MANIFEST}: damaged: no file has the name of its model")

@@ -351,11 +351,8 @@ def _count_part(part: ShardPart, repeats: npt.NDArray[np.uint8]) -> tuple[Tensor
     """Return the log lines and findings of a part without duplicates."""
     lines, findings = part.lines(), part.findings()
     is_found, is_missed, number = kind_of(lines) == FOUND, _is_missed(lines), order_of(lines).numpy()
-    if (len(lines), len(findings), len(findings.misses)) != (
-        part.line_count,
-        int(is_found.sum()),
-        int(is_missed.sum()),
-    ):
+    counts = part.line_count, int(is_found.sum()), int(is_missed.sum())
+    if (len(lines), len(findings), len(findings.misses)) != counts:
         raise RunError(f"{part.folder.address}: the files of checkpoint {part.number} do not belong together")
     wins = torch.from_numpy((repeats[number >> 3] >> (number & 7)) & 1 == 0)
     return lines[wins], replace(findings[wins[is_found]], misses=findings.misses[wins[is_missed]])
