@@ -67,9 +67,9 @@ class Commands(TyperGroup):
 def replace_old_spellings(args: list[str]) -> list[str]:
     """Return a command line with the present spelling of every option.
 
-    >>> renamed(["audit", "--seeds", "5", "--seeds=7", "--", "--seeds"])
+    >>> replace_old_spellings(["audit", "--seeds", "5", "--seeds=7", "--", "--seeds"])
     ['audit', '--starts', '5', '--starts=7', '--', '--seeds']
-    >>> renamed(["rate", "--twins", "counterpart", "--twins=counterpart"])
+    >>> replace_old_spellings(["rate", "--twins", "counterpart", "--twins=counterpart"])
     ['rate', '--twins', 'counterfactual', '--twins=counterfactual']
     """
     end = args.index("--") if "--" in args else len(args)
@@ -84,7 +84,7 @@ def replace_old_spellings(args: list[str]) -> list[str]:
 def add_ray_address(args: list[str]) -> list[str]:
     """Return a command line with an address after --ray.
 
-    >>> with_address(["search", "--ray", "adult", "--ray"]), with_address(["search", "--ray", "here:6379"])
+    >>> add_ray_address(["search", "--ray", "adult", "--ray"]), add_ray_address(["search", "--ray", "here:6379"])
     (['search', '--ray', 'local', 'adult', '--ray', 'local'], ['search', '--ray', 'here:6379'])
     """
     end = args.index("--") if "--" in args else len(args)

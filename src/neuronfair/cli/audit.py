@@ -138,8 +138,8 @@ class AuditJob:
     def command_words(self, out: Path) -> Iterator[str]:
         """Yield the command line of this audit.
 
-        >>> job = build(AuditJob, {"data": "a.csv", "fail_if": ("rate > 1%",), "quick": True, "seeds": 5})
-        >>> " ".join(job.words(Path("run")))
+        >>> job = build_settings(AuditJob, {"data": "a.csv", "fail_if": ("rate > 1%",), "quick": True, "seeds": 5})
+        >>> " ".join(job.command_words(Path("run")))
         'a.csv --starts 5 --quick --fail-if rate > 1% --out run'
         """
         yield self.table.data

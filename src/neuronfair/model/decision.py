@@ -144,8 +144,8 @@ def infer_scale(decision: Decision, scores: Tensor) -> Scale:
     so is a single score with the threshold 0. Anything else is a number in its own unit. So are scores that are only
     0 and 1, or -1 and 1, which are decisions.
 
-    >>> scale_of(Decision(), torch.tensor([[0.2, 0.8], [0.7, 0.3]])), scale_of(Decision(), torch.tensor([[-1.0, 3.0]]))
-    ('probabilities', 'logits')
+    >>> [infer_scale(Decision(), torch.tensor([scores])) for scores in ([0.2, 0.8], [-1.0, 3.0])]
+    ['probabilities', 'logits']
     """
     if bool(((scores.abs() == 1) | (scores == 0)).all()):
         return "numbers"

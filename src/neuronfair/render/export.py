@@ -95,7 +95,7 @@ def open_runs(folder: Path) -> list[Run]:
 def disarm(text: str) -> str:
     r"""Return a text that no spreadsheet takes for a formula: with an apostrophe before it; numbers stay as they are.
 
-    >>> [neutral(text) for text in ("=1+1", "-3.5", "@x", "a=b")]
+    >>> [disarm(text) for text in ("=1+1", "-3.5", "@x", "a=b")]
     ["'=1+1", '-3.5', "'@x", 'a=b']
     """
     line = printable(text)

@@ -261,7 +261,7 @@ class LoadedChecks:
 def list_attribute_sets(sensitive: Sequence[str]) -> list[tuple[str, ...]]:
     """Return each attribute alone and, if there are several, all together.
 
-    >>> attribute_sets(["sex", "race"])
+    >>> list_attribute_sets(["sex", "race"])
     [('sex',), ('race',), ('sex', 'race')]
     """
     names = tuple(dict.fromkeys(sensitive))

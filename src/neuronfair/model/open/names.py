@@ -47,7 +47,7 @@ def match_columns(
     An indicator of one value, such as 'sex_Male', refers to its column. A model that reads some of these columns and
     an unknown one is refused.
 
-    >>> matched_columns("model.ubj", ["age", "sex_Male", "sex_Female"], ["id", "age", "sex"])
+    >>> match_columns("model.ubj", ["age", "sex_Male", "sex_Female"], ["id", "age", "sex"])
     ('age', 'sex')
     """
     spelled = {"_".join(column.split()): column for column in columns}  # LightGBM writes _ for a blank
