@@ -161,7 +161,7 @@ class _Stages:
     """All stages in turn, and their results so far: Ctrl-C may end them anywhere."""
 
     def __init__(self, plan: _AuditPlan, show: Progress) -> None:
-        self._prepared, self._show = plan, show
+        self._plan, self._show = plan, show
         self.clock = Clock()
         self.audits: list[AttributeAudit] = []
         self.encoding_check: EncodingCheckReport | None = None
@@ -170,7 +170,7 @@ class _Stages:
 
     def run(self, own_records: Tensor | None) -> None:
         """Run all stages."""
-        plan, show = self._prepared, self._show
+        plan, show = self._plan, self._show
         opened_model, data, settings = plan.opened_model, plan.data, plan.settings
         with one_thread(plan.processes > 1):
             population = self._check_inputs(own_records)
@@ -195,7 +195,7 @@ class _Stages:
 
     def _check_inputs(self, own_records: Tensor | None) -> PopulationModel | None:
         """Check the encoding of the inputs and fit the population model, which is returned."""
-        plan, show = self._prepared, self._show
+        plan, show = self._plan, self._show
         data, settings = plan.data, plan.settings
         fitting = count_progress(show, "Fitting the population model (columns)")
         tasks_to_do: list[Callable[[], Any]] = [partial(check_encoding, plan.opened_model, data)]

@@ -133,7 +133,7 @@ def train_on_images(
     """
     device = pixels.device
     slow_parameters = set() if pretrained is None else set(pretrained.parameters())
-    groups = [[p for p in module.parameters() if (p in slow_parameters) == batch] for batch in (False, True)]
+    groups = [[p for p in module.parameters() if (p in slow_parameters) == is_slow] for is_slow in (False, True)]
     rates = [lr, lr / 10][: 1 + bool(slow_parameters)]
     optimiser = torch.optim.SGD(
         [{"params": g} for g in groups[: len(rates)]], lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4

@@ -229,6 +229,7 @@ def shapley_contributions(pairs: CounterfactualPairs) -> Tensor:
     """Return the contribution of each column to the share of pairs with different decisions, their sum: (d,)."""
     records, twins, decision, scores = pairs.records, pairs.twins, pairs.decision, pairs.scores
     n, d = records.shape
+    # "carriers" seeds these draws: another word would give other orders, and so other figures.
     order = Draws(0, "carriers").uniform(0, torch.arange(n, device=records.device), d, use="order").argsort(1)
     record_scores, current = scores(records), records.clone()
     before = torch.zeros(n, dtype=torch.float64, device=records.device)
