@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # whoever checks a certificate uses nothing of the prover
 
 @dataclass(frozen=True)
 class CertifiedBoxes:
-    """Boxes of places, both ends included, that cover the region without overlap, and what is proved in each."""
+    """Boxes of positions, both ends included, that cover the region without overlap, and what is proved in each."""
 
     low: npt.NDArray[np.int32]  # (n, axes)
     high: npt.NDArray[np.int32]
@@ -81,11 +81,11 @@ class CertificateError(NeuronFairError):
 
 @dataclass(frozen=True)
 class AxisCodes:
-    """Which codes of an attribute stand at each place of its axis, as runs. A linear one has one code at each."""
+    """Which codes of an attribute stand at each position of its axis, as runs. A linear one has one code at each."""
 
     column: str
     linear: bool
-    runs: tuple[tuple[CodeRange, ...], ...]  # for each place; of a linear axis the first and the last code, once
+    runs: tuple[tuple[CodeRange, ...], ...]  # for each position; of a linear axis the first and the last code, once
 
     def __len__(self) -> int:
         return self.runs[0][0][1] - self.runs[0][0][0] + 1 if self.linear else len(self.runs)
@@ -183,15 +183,15 @@ class _AxisNote:
     codes: tuple[tuple[CodeRange, ...], ...]
 
     def to_axis(self, domain: TableDomain) -> AxisCodes:
-        """Return the axis; its places must hold different codes. Whether they hold all, the checker asks."""
+        """Return the axis; its positions must hold different codes. Whether they hold all, the checker asks."""
         size = domain.attributes[domain.column(self.column)].size
         runs = sorted(run for runs_of_position in self.codes for run in runs_of_position)
         if not all(self.codes) or not runs or (self.linear and (len(self.codes), len(runs)) != (1, 1)):
-            raise ValueError(f"the places of '{self.column}' are not said")
+            raise ValueError(f"the positions of '{self.column}' are missing")
         previous = -1
         for first, last in runs:
             if not previous < first <= last < size:
-                raise ValueError(f"a place of '{self.column}' holds codes that another holds, or that it does not have")
+                raise ValueError(f"a position of '{self.column}' holds codes of another, or that it does not have")
             previous = last
         return AxisCodes(self.column, self.linear, self.codes)
 
@@ -244,7 +244,7 @@ def _build_certificate(columns: dict[str, npt.NDArray[np.int32] | DictionaryColu
     sizes = np.array([len(axis) for axis in axes])
     invalid = np.flatnonzero(((low < 0) | (low > high) | (high >= sizes)).any(1))
     if len(invalid):
-        raise ValueError(f"box {invalid[0] + 1} does not lie between its first and its last place")
+        raise ValueError(f"box {invalid[0] + 1} does not lie between its first and its last position")
     certified = CertifiedBoxes(low, high, _parse_counts(fair), _parse_counts(discriminatory))
     if min(note.boxes, note.seconds) < 0:
         raise ValueError("its boxes or seconds are below 0")

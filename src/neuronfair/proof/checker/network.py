@@ -364,7 +364,7 @@ def build_layers(
         signs, nothing = np.array([[1.0], [-1.0]]), np.zeros(2)
         layers.append(CheckedLayer(signs, nothing, np.abs(signs), nothing))
     layout = FeatureLayout(region)
-    check_size(layout.features * len(layers[0].bias), "the places of its axes", times=64)
+    check_size(layout.features * len(layers[0].bias), "the positions of its axes", times=64)
     read = _Inputs(tuple(attributes), layers[0])
     start, size_at, features = layers[0].bias, layers[0].bias_size, list[Floats]()
     for axis, column, position_of_code in zip(region.axes, region.columns, region.position_of_code, strict=True):
@@ -444,7 +444,7 @@ class _Inputs:
             low, high = (f.reduceat(numbers, starts)[:, None] * np.abs(weight) for f in (np.minimum, np.maximum))
             size_of_all = size * (abs(factor) * np.abs(numbers_of_codes).max() + abs(shift))
         if ((high - low) > 8 * EPS * size_of_all).any():
-            raise CertificateError(f"a place of '{attribute.name}' holds values that the network tells apart")
+            raise CertificateError(f"a position of '{attribute.name}' holds values that the network tells apart")
         if attribute.encode != "onehot":
             low = low * np.sign(weight)
         return low, size_of_all

@@ -38,7 +38,7 @@ from neuronfair.proof.certificate import AxisCodes, Certificate, CertificateErro
 Bools = npt.NDArray[np.bool_]
 
 VALUE_TOLERANCE = 1e-9  # numbers that lie so close together, beside the size of their attribute, are the same
-GRID_TOLERANCE = 1e-6  # of a step: so far from its place a number may be written
+GRID_TOLERANCE = 1e-6  # how far from its position a number may be written, in parts of a step
 EPS = float(np.finfo(np.float64).eps)
 END_ERROR = 16 * EPS  # of a probability: by how much the rounding of softmax or sigmoid may change it
 MAX_VALUES = 10_000_000  # of one attribute
@@ -364,7 +364,7 @@ def build_checked_region(certificate: Certificate) -> CheckedRegion:
         raise CertificateError(f"its axes are {', '.join(names)}, and must be {', '.join(expected)}, each once")
     if sum(1 if axis.linear else len(axis) for axis in certificate.axes) > MAX_POSITIONS:
         raise CertificateError(
-            f"its axes have more than {MAX_POSITIONS:,} places that are no numbers, too many to be checked"
+            f"its axes have more than {MAX_POSITIONS:,} positions that are no numbers, too many to be checked"
         )
     columns = tuple(domain.names.index(name) for name in names)
     sensitive = tuple(domain.names.index(name) for name in domain.sensitive)
@@ -396,7 +396,7 @@ def _find_positions(axis: AxisCodes, allowed: Bools) -> Ints:
             for first, last in runs:
                 position_of_code[first : last + 1] = number
     if not np.array_equal(position_of_code >= 0, allowed):
-        raise CertificateError(f"the places of '{axis.column}' do not hold just the values of the region")
+        raise CertificateError(f"the positions of '{axis.column}' do not hold just the values of the region")
     return position_of_code
 
 
@@ -422,7 +422,7 @@ def _build_condition(
     total = np.bincount(position_of_code[in_region])
     meeting = np.bincount(position_of_code[in_region & mask], minlength=len(total))
     if not ((meeting == 0) | (meeting == total)).all():
-        raise CertificateError(f"a place of '{domain.attributes[column].name}' holds values that a rule tells apart")
+        raise CertificateError(f"a position of '{domain.attributes[column].name}' holds values that a rule tells apart")
     return _Condition(axis, meeting > 0)
 
 

@@ -196,7 +196,7 @@ def build_checked_trees(forest: Forest, region: CheckedRegion, rows: SignedMargi
     """Return a forest over the positions of a certificate; positions that a tree tells apart are refused."""
     layout = FeatureLayout(region)
     nodes = len(forest.attribute) + WORD_BITS * len(forest.roots)
-    check_size(nodes * (layout.features + len(region.values)), "the places of its axes", times=4)
+    check_size(nodes * (layout.features + len(region.values)), "the positions of its axes", times=4)
     attribute, side = forest.attribute.numpy(), forest.side.numpy()
     axis = np.full(len(attribute), -1)
     by_place = np.zeros((len(attribute), layout.features), bool)
@@ -210,7 +210,7 @@ def build_checked_trees(forest: Forest, region: CheckedRegion, rows: SignedMargi
         cell_at = np.zeros(len(region.axes[number]), dtype=np.int64)
         cell_at[position_of_code[codes]] = cell[codes]
         if not np.array_equal(cell_at[position_of_code[codes]], cell[codes]):
-            raise CertificateError(f"a place of '{name}' holds values that a tree tells apart")
+            raise CertificateError(f"a position of '{name}' holds values that a tree tells apart")
         nodes_of_axis = inner & (attribute == column)
         axis[nodes_of_axis] = number
         by_place[nodes_of_axis, layout.starts[number] : layout.starts[number + 1]] = side[nodes_of_axis][:, cell_at]
