@@ -371,7 +371,7 @@ def choose_fits(fits: SearchedFits, tolerance: float, limit: int, confidence: fl
     ]
     distinct = list(
         {(f.quality, f.measure): f for f in reversed(ordered)}.values()
-    )  # of fits that answer alike, the first
+    )  # the first of the fits that answer alike
     controls = [f for f in fits.controls if f.error is None and f.measure_gain > 0]
     best_control = sorted(controls, key=lambda f: -weigh_evidence(f, tolerance))[:1]
     return [*sorted(distinct, key=ordered.index)[:limit], *best_control]

@@ -30,7 +30,7 @@ from neuronfair.model.open.names import match_columns, source_of
 DRAWN_RECORDS = 1000  # where no table is given
 _RAW_ENCODING = 'encode = "raw"  # the model has no names for its inputs: it gets the numbers of the table'
 UNREAD = "the model does not read it"
-_READ_CELLS = ("scikit-learn", "XGBoost", "LightGBM", "CatBoost", "Python function")  # and no encoded numbers
+_READ_CELLS = ("scikit-learn", "XGBoost", "LightGBM", "CatBoost", "Python function")  # not encoded numbers
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ class Neighbours(NamedTuple):
 
     last: Tensor  # (d,) the last value with a neighbour
     others: Tensor  # the attributes with values without a neighbour: no order, an empty cell, or one value only
-    sizes: Tensor  # of these, the number of values
-    grid_sizes: Tensor  # of these, the number of values with a neighbour
+    sizes: Tensor  # the number of values of each of `others`
+    grid_sizes: Tensor  # the number of values with a neighbour of each of `others`
 
     @staticmethod
     def of(sizes: Tensor, grid_sizes: Tensor, is_ordered: Tensor) -> Neighbours:

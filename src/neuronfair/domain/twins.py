@@ -90,7 +90,7 @@ class Twinning(Protocol):
 
     @property
     def key_has_group(self) -> bool: ...  # whether records that differ in the sensitive attributes only are two records
-    def columns(self, domain: TableDomain) -> tuple[int, ...]: ...  # in which a twin may differ
+    def columns(self, domain: TableDomain) -> tuple[int, ...]: ...  # the columns in which a twin may differ
     def twins(self, domain: TableDomain, rows: Tensor) -> TwinRows: ...  # all k twins of each row
     def member(self, domain: TableDomain, rows: Tensor, number: Tensor) -> Tensor: ...  # as `Domain.member`
     def to(self, device: torch.device) -> Self: ...

@@ -26,7 +26,7 @@ IMAGE_SIDE = 64  # pixels: height and width of every picture, as in the paper
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # those of the suffixes, as Pillow calls them
 DECODING_THREADS = 4  # pictures that are decoded at the same time
-BYTES_PER_PIXEL = 8  # that a pixel takes meanwhile: as it was saved, and as RGB
+BYTES_PER_PIXEL = 8  # bytes that a pixel takes while it is read: as it was saved, and as RGB
 DRAWN_SOURCE = "drawn"  # pictures that need no data
 
 ReadMember = Callable[[str], bytes]

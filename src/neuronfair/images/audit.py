@@ -102,7 +102,7 @@ class DetectorSubject:
     domain: ImageDomain  # faces that are detected and whose attribute flips
     shift: AttributeShift
     random: ImageDomain  # the same faces with a random shift of equal size: the control
-    face_indices: Tensor  # of these faces among all pictures
+    face_indices: Tensor  # where the faces of `domain` are among all pictures
     detected: int
     profile: BiasProfile
 

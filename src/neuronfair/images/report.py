@@ -49,7 +49,7 @@ class ImageSearchReport:
     """What one method, or one control, found: first by faces, then by pictures."""
 
     seeds: int  # faces that it walked from
-    faces_found: int  # of these, how many led to a picture whose decision flips, to one or to several
+    faces_found: int  # how many of the seeds led to a picture whose decision flips, to one or to several
     share_of_faces: float  # faces_found / seeds, as the paper counts
     share_low: float  # the interval of that share at 95%
     share_high: float
@@ -81,9 +81,9 @@ class ImageReport:
     own_body: bool  # whether the attribute classifier has a body of its own
     shift: ShiftReport
     worst_layer: str
-    auc: float  # of that layer
+    auc: float  # of the worst layer
     auc_by_layer: Mapping[str, float]
-    methods: Mapping[str, ImageSearchReport]  # and controls, such as "halving, random shift"
+    methods: Mapping[str, ImageSearchReport]  # searches by method, and controls, such as "halving, random shift"
     schema: int = SCHEMA
 
     def to_json(self) -> str:

@@ -39,10 +39,10 @@ from neuronfair.model.decision import Decision
 MAX_TWINS = 2_000_000  # twins of all records; with many groups, fewer records are compared
 RESAMPLED_TWINS = 200_000  # twins in each shuffled or halved table, within the bounds of draws below
 MIN_DRAWS, MAX_DRAWS = 2, 8
-MAX_THREADS = 8  # that learn twins at the same time
+MAX_THREADS = 8  # threads that learn twins at the same time
 MEDIATOR_PAIRS = 16_000  # pairs from which mediators are computed
 MEDIATOR_TABLES = 4  # shuffled tables that give the baseline of the mediators
-BASELINE_PAIRS = MEDIATOR_PAIRS // MEDIATOR_TABLES  # from each of them
+BASELINE_PAIRS = MEDIATOR_PAIRS // MEDIATOR_TABLES  # pairs from each shuffled table
 
 
 @dataclass(frozen=True)

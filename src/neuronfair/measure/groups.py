@@ -125,7 +125,7 @@ def _pair_intervals(rates: Sequence[Rate]) -> tuple[Tensor, Tensor]:
     return intervals[first], intervals[second]
 
 
-MAX_RULES, MAX_CONDITIONS = 5, 3  # and conditions in each rule
+MAX_RULES, MAX_CONDITIONS = 5, 3  # rules in a list, and conditions in a rule
 BEAM_WIDTH = 6  # rules that are made longer at a time
 CUTS_PER_ATTRIBUTE = 16  # places where a range may begin or end, for an attribute with many values
 MAX_ATTRIBUTE_SIZE = 1_000_000  # values of an attribute that conditions are made of: each is a table over all of them

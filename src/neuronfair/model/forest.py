@@ -24,7 +24,7 @@ from neuronfair.limits import check_size
 MAX_NODES = 200_000  # of all trees
 MAX_DEPTH = 300  # of a tree; the bounds of a proof need two of Python's 1,000 calls for each level
 WORD_BITS = 63  # leaves, a bit each
-WORDS_PER_PASS = 1 << 16  # that are handled at a time: they stay in the cache
+WORDS_PER_PASS = 1 << 16  # words that are handled at a time: they stay in the cache
 MANTISSA, LOWEST_EXPONENT = 52, 1022  # the bits of a float64 below its exponent, and the exponent one below that of 1
 Link = Literal["none", "sigmoid", "softmax"]
 Floats = npt.NDArray[np.float64]

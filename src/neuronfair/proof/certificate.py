@@ -112,7 +112,7 @@ class Certificate:
     domain: TableDomain
     decision: Decision
     where: str
-    fingerprint: str  # of the stored numbers and of the code that is not torch's (`known_by`); nothing computed
+    fingerprint: str  # of the stored numbers and the code that is not torch's, as `fingerprint_model` returns it
     axes: tuple[AxisCodes, ...]
     proof: Proof
     version: str = __version__

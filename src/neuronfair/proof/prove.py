@@ -46,11 +46,11 @@ MAX_CUT_OFF = 0.5  # how much of the half that holds all guides of a box is cut 
 MIN_COUNTED_SHARE = 0.02  # the share of a box from which on a half-space is counted
 STEEPNESS_WEIGHT = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
 COST_EXPONENT = 0.1  # by which power of the time the undecided records go down, about
-TRIAL_BOXES = 128  # on which bound strategies are compared
+TRIAL_BOXES = 128  # boxes on which bound strategies are compared
 FIRST_TRIAL_STEP, STEPS_BETWEEN_TRIALS = 4, 16  # when they are compared
 MAX_INNER_NUMBERS = {"cpu": 1 << 27, "cuda": 1 << 30}  # bounds of inner layers that are kept for halves of boxes
 MIN_STEP_SECONDS = 0.2  # a step may always take so long
-MIN_SECONDS_BETWEEN_STATES = 10.0  # that are kept
+MIN_SECONDS_BETWEEN_STATES = 10.0  # seconds between two states that are kept
 MIN_KEEPING_INTERVALS = 20  # times as long as it took to keep a state, until the next: a twentieth of the time at most
 MAX_UNDECIDED_DRAWN = 0.5  # the share of drawn guides; below it others are drawn
 MAX_DRAWING_TIME = 0.05  # the share of the time that is spent on drawing
@@ -474,8 +474,8 @@ class _BoundedBoxes:
 
     decided: Tensor  # which boxes are decided
     fair: Tensor
-    columns: dict[str, Tensor]  # the columns of the others
-    inner: Tensor | None  # and bounds of their inner layers
+    columns: dict[str, Tensor]  # the columns of the boxes that are not decided
+    inner: Tensor | None  # bounds of the inner layers of these boxes
     guides: Tensor
     guides_fair: Tensor
     guides_flip: Tensor

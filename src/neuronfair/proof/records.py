@@ -29,8 +29,8 @@ from neuronfair.searches.evaluate import Evaluation, evaluate
 
 Order = Literal["records", "volume"]  # which boxes come first
 FRESH_RECORDS = 5_000  # records that are drawn after the proof
-MIN_FRESH_RECORDS, MANY_VALUES = 500, 64  # of them at least, and sensitive values from which on there are fewer
-MAX_DRAW_FACTOR = 20  # times as many may be drawn, where a region holds few of them
+MIN_FRESH_RECORDS, MANY_VALUES = 500, 64  # fresh records at least, and sensitive values from which on there are fewer
+MAX_DRAW_FACTOR = 20  # times as many records may be drawn, where a region holds few of them
 FRESH_SEED = 1 << 40  # of the fresh records: no guide is drawn with it
 
 

@@ -18,9 +18,9 @@ from neuronfair.proof.state import FAIR, Guides
 
 LINE_NUMBERS_PER_PASS = 1 << 24
 MAX_ENUMERATED = 4_096  # combinations of points of a box, where there are no bounds
-STEP_LENGTHS = 6  # that are tried in each direction at once
+STEP_LENGTHS = 6  # lengths that are tried in each direction at once
 VOLUME_WEIGHT = 1e-6  # of a box's logarithmic volume, next to that of its records
-ROWS_PER_REGION = 3  # that are tried
+ROWS_PER_REGION = 3  # rows that are tried
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import torch
 T = TypeVar("T")
 R = TypeVar("R")
 MAX_PROCESSES = 4  # of one computation: each takes memory
-MAX_TASKS = 10_000  # whose numbers fit into a pipe
+MAX_TASKS = 10_000  # tasks whose numbers fit into a pipe
 _NUMBER = struct.Struct("<H")
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
 # Libraries with threads of their own that do not survive a fork.

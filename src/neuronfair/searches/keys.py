@@ -89,7 +89,7 @@ class KeySet:
 
 # The last keys of each chain
 
-KEYS_PER_CHAIN = 1024  # that are remembered; an old one may be forgotten, a new one is never refused
+KEYS_PER_CHAIN = 1024  # keys that are remembered; an old one may be forgotten, a new one is never refused
 CHAINS_PER_COMPARISON = 1 << 16  # so that memory stays flat
 
 

@@ -49,10 +49,10 @@ from neuronfair.store.run import Run
 from neuronfair.store.shard_files import RemoteFolder, ShardPart, ShardStore
 
 MAX_ROWS_IN_MEMORY = 20_000_000  # longer searches (in rows) run in shards, and their findings stay on disk
-MAX_ROWS_PER_SHARD = 20_000_000  # of a shard, at most
+MAX_ROWS_PER_SHARD = 20_000_000  # rows of a shard, at most
 MIN_CHAINS_PER_SHARD = {"cpu": 128, "cuda": 100_000}  # smaller shards cost more than they save
 ROWS_PER_PART = 1_000_000  # rows between two checkpoints of all shards, which are merged at a time
-MAX_STEPS_PER_PART = 50  # steps between them, at most
+MAX_STEPS_PER_PART = 50  # steps between two checkpoints, at most
 KEYS_REMEMBERED = 1 << 22  # records that a shard remembers
 DIVISION = "division.json"
 
@@ -266,7 +266,7 @@ def _fold_parts(task: PhaseTask, parts: Iterable[Findings]) -> PhaseResult:
 # Merging shards
 
 LINES_SORTED_AT_ONCE = 1 << 22  # lines that are sorted at a time
-MAX_OPEN_FILES = 512  # that are open at a time
+MAX_OPEN_FILES = 512  # files that are open at a time
 _KNOWN = -1  # an order before all others
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

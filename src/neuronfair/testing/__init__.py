@@ -54,7 +54,7 @@ def check_method(name: str) -> None:
 
 STEPS = 12
 PHASES = ("first", "local")
-ROWS = 32_000  # that a method is prepared for: enough for a pilot
+ROWS = 32_000  # rows that a method is prepared for: enough for a pilot
 FINDING_FIELDS = ("rows", "twin_values", "scores", "twin_scores", "origin", "step", "misses")  # of findings
 
 

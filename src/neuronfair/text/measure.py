@@ -22,7 +22,7 @@ from neuronfair.text.lexicon import IdentityText, replace_parts
 from neuronfair.text.models import NO_ANSWER, CallsSpent, TextModel
 from neuronfair.text.report import GroupPairReport, NeutralWordsReport, Share, TopicReport
 
-TEXTS_PER_BATCH, TEXTS_PER_LIMITED_BATCH = 64, 4  # that are measured together; the second where calls are limited
+TEXTS_PER_BATCH, TEXTS_PER_LIMITED_BATCH = 64, 4  # texts that are measured together; the second where calls are limited
 NEUTRAL_SWAPS_PER_TWIN = 10
 BOOTSTRAP_SAMPLES = 2000
 MIN_TEXTS_PER_TOPIC = 10  # texts with a word from which it can be a topic

@@ -216,7 +216,7 @@ def read_answers(path: Path) -> list[tuple[str, Answer]]:
     return answers
 
 
-TRIED_TEXTS = 4  # that a function is tried on
+TRIED_TEXTS = 4  # texts that a function is tried on
 NO_ANSWER = -1  # the decision where a model gave none
 
 

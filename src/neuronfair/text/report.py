@@ -54,7 +54,7 @@ class TextsReport:
     column: str  # with the texts
     all: int  # different texts, empty ones left out
     tested: int  # with an identity that can be swapped
-    measured: int  # of these, the ones that the model was asked about
+    measured: int  # how many of the tested texts the model was asked about
     left_out: dict[Reason, int]  # the others, by reason
     empty: int = 0  # texts without a letter
 
@@ -138,8 +138,8 @@ class TopicReport:
     """A word whose texts depend on the identity more often than the others."""
 
     word: str  # the word
-    texts: int  # with it
-    flips: int  # of these, texts whose decision depends on the identity
+    texts: int  # texts with the word
+    flips: int  # how many of them have a decision that depends on the identity
     p_value: float  # of Fisher's exact test, corrected for the number of words
 
 

@@ -43,7 +43,7 @@ _EXPRESSION = re.compile(
     rf"(?P<figure>.+?)\s*(?P<compare>>=|<=|>|<)\s*(?P<number>{_NUMBER})\s*(?P<percent>%?)", re.DOTALL
 )
 
-RECORD_RATES = tuple(f"{name}.rate" for name in AUDITED if name != "domain")  # of which flip_rate speaks
+RECORD_RATES = tuple(f"{name}.rate" for name in AUDITED if name != "domain")  # the rates of which flip_rate is one
 RATES = ("flip_rate", *RECORD_RATES, "domain.rate")
 PROXY_METRICS = ("counterfactual.rate", "counterfactual.excess")
 CHANGE_METRICS = tuple(f"{rate}.change" for rate in (*RATES, *PROXY_METRICS))
@@ -57,7 +57,7 @@ ACCURACY_METRICS = ("accuracy", "accuracy.test", "accuracy.train", "accuracy.tab
 REGRESSION_METRICS = tuple(f"regression_set.{name}" for name in ("still_flips", "fixed", "replayed", "unfit"))
 AUDIT_METRICS = (*ACCURACY_METRICS, *REGRESSION_METRICS)
 _OLD_NAMES = {f"rate.{p}{end}": f"{p}.rate{end}" for p in AUDITED for end in ("", ".change")}  # spellings of 0.1
-# Of 0.2, with a warning until 0.4.
+# Spellings of 0.2, with a warning until 0.4.
 _RENAMED = {name.replace("regression_set", "corpus"): name for name in REGRESSION_METRICS}
 _RENAMED |= {
     f"counterpart.{old}{end}": f"counterfactual.{new}{end}"
@@ -65,7 +65,7 @@ _RENAMED |= {
     for end in ("", ".change")
 }
 _OLD_NAMES |= _RENAMED
-_OLD_NAMES |= {f"rate{end}": f"flip_rate{end}" for end in ("", ".change")}  # of 0.2
+_OLD_NAMES |= {f"rate{end}": f"flip_rate{end}" for end in ("", ".change")}  # spellings of 0.2
 _OLD_NAMES |= {"open": "undecided"}
 ATTRIBUTE_METRICS = (
     *RATES,

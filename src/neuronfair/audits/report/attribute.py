@@ -274,8 +274,8 @@ class Finding:
     gap: float  # difference of the two scores: larger is worse
     sentence: str  # the pair in words
     outcome: str | None = None  # class of the probabilities: the favourable one, or the decision for the record
-    probability: float | None = None  # of that class for the record; null if scores are no probabilities
-    twin_probability: float | None = None  # of that class for the twin
+    probability: float | None = None  # probability of `outcome` for the record; null if scores are no probabilities
+    twin_probability: float | None = None  # probability of `outcome` for the twin
     replay: str | None = None  # the command that shows it again; null without a folder or for a model in memory
     plausibility: float | None = None  # likelihood percentile of the record, as a share; null if not known
     twin_plausibility: float | None = None  # likelihood percentile of the twin

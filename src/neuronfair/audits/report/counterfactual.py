@@ -78,8 +78,8 @@ class CounterfactualReport:
     """How often people at the same place of another group's distribution get a different decision: proxy evidence."""
 
     rate: float  # share of the people's twins who get a different decision
-    low: float  # lower end of its interval
-    high: float  # and its upper end
+    low: float  # lower end of the interval of the rate
+    high: float  # upper end of the interval of the rate
     of: int  # people who have twins
     draws: int  # twins of each person in each other group
     permutation_baseline: Interval  # permutation baseline: the same with the groups shuffled
@@ -92,7 +92,7 @@ class CounterfactualReport:
     excess: str = ""  # the excess with its interval, as a sentence
     assumed: str = f"{ASSUMED['none declared']}. {UNTESTED}."  # what the comparison rests on, as a sentence
     lost: float | None = None  # share of the twins who lose the favourable outcome; null if none is known
-    gained: float | None = None  # and who gain it
+    gained: float | None = None  # share of the twins who gain the favourable outcome; null if none is known
     moves: tuple[MoveReport, ...] = ()  # by group and other group, the largest groups first
     disadvantaged: str = ""  # disadvantaged groups, as a sentence; empty without a claim or a favourable class
     mediators: tuple[MediatorReport, ...] = ()  # mediating attributes, the one that explains most first

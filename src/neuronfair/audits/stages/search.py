@@ -46,7 +46,7 @@ from neuronfair.searches.shrink import shrink
 from neuronfair.store.ledger import make_manifest
 from neuronfair.store.run import Run
 
-MAX_CURVE_POINTS = 101  # of an AS curve, at most
+MAX_CURVE_POINTS = 101  # points of an AS curve, at most
 
 
 def interpret_layers(case: AttributeCase, audit: AttributeAudit, progress: Progress) -> None:
@@ -137,7 +137,7 @@ def _report_search(figures: SearchSummary, folder: str | None) -> SearchReport:
 
 
 MAX_WORST_FINDINGS = 10  # described in full
-MAX_WORST_RECORDS = 4  # of them real records, where the searches found enough
+MAX_WORST_RECORDS = 4  # real records among the worst findings, where the searches found enough
 MAX_CANDIDATES = 20_000  # findings among which the widest gaps of different people are looked for
 
 
@@ -146,7 +146,7 @@ class Candidates(NamedTuple):
 
     rows: Tensor  # (f, d), packed
     indices: Tensor  # of the different records among them
-    gaps: Tensor  # of those
+    gaps: Tensor  # the gap of each of the different records
     is_plausible: Tensor  # whether they and their twins are plausible
 
     def only(self, plausible: bool) -> Candidates:

@@ -15,7 +15,7 @@ from neuronfair.formatting import aligned_percents, duration, interval_ends, lis
 from neuronfair.proof.certificate import DataSetClaims, FreshClaims, ProofReport
 
 NOT_MEASURED = "–"
-MAX_STEPS = 3  # that are proposed
+MAX_STEPS = 3  # next steps that are proposed
 CAUSAL_REMARK = "rests on untested causal assumptions"
 SIGNS: dict[Tone, str] = {"alarm": "▲", "caution": "◆", "calm": "●", "neutral": "○"}  # so that nothing needs a colour
 

@@ -39,8 +39,8 @@ from neuronfair.errors import DataError, DomainError, one_line
 
 FOLDS = 5  # parts of the table, each of which is scored by a model of the others
 MIN_SCORED = 2_000  # records that are scored at least: the first percentile is then known to a fifth of a percent
-MAX_SAMPLE_CELLS = 400_000  # of the records with which trees are grown, in all columns together
-MIN_RECORDS, MAX_RECORDS = 2_000, 10_000  # of these records
+MAX_SAMPLE_CELLS = 400_000  # cells of the records with which trees are grown, in all columns together
+MIN_RECORDS, MAX_RECORDS = 2_000, 10_000  # records with which trees are grown
 BATCH_ROWS = 16_384  # rows drawn in one batch: bounds the memory
 EQUAL_NATS = 0.1  # nats: records whose log-likelihoods differ by less count as equally likely
 

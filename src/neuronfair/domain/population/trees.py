@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 COMPARED_RECORDS = 4_000  # records with which pairs of columns are compared
-COMPARED_BINS = 1_000  # of all columns together in that comparison
+COMPARED_BINS = 1_000  # bins of all columns together in that comparison
 MIN_COARSE_BINS = 8  # of a column in that comparison, if it has so many
 MAX_COLUMNS_COMPARED = 2_000  # columns; in a wider table no column depends on another
 MAX_PARENTS = 12  # earlier columns that a column may depend on

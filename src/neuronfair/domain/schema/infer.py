@@ -25,7 +25,7 @@ from neuronfair.formatting import listing, plural, printable
 MAX_CLASSES = 50  # a target of more different numbers is a quantity
 # Below both, a demographic group is too small for twins.
 SMALL_GROUP_RECORDS, SMALL_GROUP_SHARE = 30, 0.1
-MAX_GROUPS = 5  # of these groups in a remark
+MAX_GROUPS = 5  # small groups that a remark names
 
 _HEAD_TEMPLATE = """\
 # A first draft, read off {file} ({rows:,} rows). Please check every line:

@@ -51,7 +51,7 @@ class RuleProposal:
     determines: bool = False  # one column determines the other
     copy: bool = False  # each column determines the other, without an exception
     people: int = 0  # records that the rules apply to
-    exceptions: int = 0  # of these, those that break them
+    exceptions: int = 0  # how many of these records break the rules
     ties: tuple[str, ...] = ()  # sensitive attributes that they name
 
     @property
@@ -420,7 +420,7 @@ def _count_exceptions(proposal: RuleProposal, domain: TableDomain, columns: Mapp
     return replace(proposal, people=covered, exceptions=exceptions, ties=ties, copy=proposal.copy and not exceptions)
 
 
-MAX_VALUES = 20  # that a condition lists at most
+MAX_VALUES = 20  # values that a condition lists at most
 MAX_NAME_LETTERS = 40  # of a label or a name that is quoted
 
 

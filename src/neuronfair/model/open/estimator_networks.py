@@ -22,7 +22,7 @@ from neuronfair.model.open.opened import ModelInputs, Request
 
 LINE_POINTS = 17  # values of a number at which a straight line is checked, both ends among them
 MAX_LOOKUP_VALUES = 256  # values of a number that may become a one-hot block where the transform is no straight line
-MAX_CURVE_VALUES = 1 << 17  # and those of a number whose transform may be kept as a table
+MAX_CURVE_VALUES = 1 << 17  # values of a number whose transform may be kept as a table
 CHUNK_VALUES = 4096  # values that are tried at once
 LINE_TOLERANCE = 1e-6  # how far a feature may lie from the line, in parts of the size of the feature
 

@@ -36,7 +36,7 @@ FINGERPRINT_DIGITS = 6  # of the scores in the fingerprint of a function
 REGRESSION_RANGE = (-0.5, 1.5)  # the scores of a regression on 0 and 1 lie between these
 SMALL_EFFECT = 0.2  # of the spread of a regression's scores (Cohen 1988): by default the same decision
 QUARTILE_DEVIATIONS = 1.349  # standard deviations between the quartiles of a normal distribution
-MAX_STRAY_SHARE = 0.05  # all but this share of them: random rows can be unlike all those that it was fitted to
+MAX_STRAY_SHARE = 0.05  # of the scores may lie outside: random rows can be unlike those that it was fitted to
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ EPS = torch.finfo(torch.float64).eps
 ROUNDING_PER_TERM = 32 * EPS  # for each number that meets where an offset is computed
 MINIMA = {"gelu": -0.17, "silu": -0.2785}  # below the least value of functions that have one below 0
 GRID_END, GRID_STEP = 40.0, 1 / 128  # outside ±FAR all these functions are straight but for 1e-15; the grid inside
-TANGENT_HALVINGS = 12  # that find the tangent from an end
+TANGENT_HALVINGS = 12  # halvings that find the tangent from an end
 WIDE_INTERVAL = 4.0  # from here on the slopes of a bent function are those of its ends
 
 

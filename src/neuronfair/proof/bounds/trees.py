@@ -122,7 +122,7 @@ class TreeLayout:
         self._sets: list[dict[bytes, tuple[int, Marks]]] = [{} for _ in space.axes]
         self.find_set(0, np.zeros(len(space.axes[0]), dtype=bool))  # number 0: no position
         self._nodes: list[list[_DraftNode]] = []  # by height
-        self._roots: list[tuple[NodeKey, Sequence[int]]] = []  # and the kinds that each tree counts for
+        self._roots: list[tuple[NodeKey, Sequence[int]]] = []  # the root of each tree, and the kinds that it counts for
         self._telling_sets: list[list[SetKey]] = []
         self._rows: dict[NodeKey | None, FunctionRows] = {None: {}}
         self._tree_count, self._part_count, self._roundings = 0, 0, Counter[int]()

@@ -209,18 +209,18 @@ def _format(count: int) -> str:
 
 
 STEEPNESS_WEIGHT = 0.05  # how much steepness counts beside looseness when an axis is chosen to be cut
-FIRST_WAVES, MORE_WAVES = 128, 512  # by which shares are counted, at first and then
+FIRST_WAVES, MORE_WAVES = 128, 512  # waves by which shares are counted, at first and then
 MAX_ENUMERATED_AT_ONCE = 64  # combinations of positions up to which records are enumerated at once
-MAX_ENUMERATED = 4096  # and up to which they are before a box is cut
-NUMBERS_PER_THREAD = 1 << 21  # that are computed together
-MAX_PARTS = 1 << 15  # into which a box is cut before its claim is refused
-MAX_CUTS = 80  # of a box, one in the other
-CUTS_BEFORE_TEST = 4  # then it is tested whether a claim can be true at all
-MAX_TESTED_BOXES, DRAWS_PER_BOX = 16, 2048  # boxes of which that is tested, and records drawn from each
+MAX_ENUMERATED = 4096  # combinations of positions up to which records are enumerated before a box is cut
+NUMBERS_PER_THREAD = 1 << 21  # numbers that a thread computes together
+MAX_PARTS = 1 << 15  # parts into which a box is cut before its claim is refused
+MAX_CUTS = 80  # cuts of a box, one in the other
+CUTS_BEFORE_TEST = 4  # cuts of a box after which it is tested whether a claim can be true at all
+MAX_TESTED_BOXES, DRAWS_PER_BOX = 16, 2048  # boxes whose claim is tested so, and records drawn from each
 BOXES_PER_PIECE = 1 << 11  # boxes that are looked at together, at most
 BOXES_PER_GROUP = 1 << 10  # boxes that are cut together, at most
-MAX_PARTS_TOGETHER = 1 << 17  # and their parts, unless it is one box
-THREADS = min(4, os.cpu_count() or 1)  # each with pieces of its own; numpy computes in all of them at once
+MAX_PARTS_TOGETHER = 1 << 17  # parts of boxes that are cut together, unless it is one box
+THREADS = min(4, os.cpu_count() or 1)  # threads, each with pieces of its own; numpy computes in all of them at once
 
 
 def bound_boxes(

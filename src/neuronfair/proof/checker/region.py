@@ -41,9 +41,9 @@ VALUE_TOLERANCE = 1e-9  # numbers that lie so close together, beside the size of
 GRID_TOLERANCE = 1e-6  # how far from its position a number may be written, in parts of a step
 EPS = float(np.finfo(np.float64).eps)
 END_ERROR = 16 * EPS  # of a probability: by how much the rounding of softmax or sigmoid may change it
-MAX_VALUES = 10_000_000  # of one attribute
-MAX_COMBINATIONS = 4096  # of sensitive values
-MAX_POSITIONS = 1 << 20  # of all axes that are not linear
+MAX_VALUES = 10_000_000  # values of one attribute
+MAX_COMBINATIONS = 4096  # combinations of sensitive values
+MAX_POSITIONS = 1 << 20  # positions of all axes that are not linear
 COVER_PRIME = 2**31 - 1  # products of two numbers below it fit into 64 bits
 COVER_REPEATS = 3  # the chance that a wrong cover passes is below (axes / PRIME) to this power
 BOXES_PER_BATCH = 1 << 14
@@ -132,7 +132,7 @@ class SignedMargins:
     matrix: Floats  # (rows, outputs)
     offset: Floats  # (rows,) less how far it may be off
     classes: tuple[tuple[int, ...], ...]
-    against: tuple[tuple[int, ...], ...]  # the same rows the other way: one is positive for another class
+    against: tuple[tuple[int, ...], ...]  # the rows of `toward` the other way: one is positive for another class
     tolerance: float = math.nan
     squash: bool = False  # the score is a sigmoid of the sum
 
