@@ -57,3 +57,50 @@ def test_help_uses_the_words_of_the_field(capsys, monkeypatch):
 def test_the_words_are_found():
     assert places("They\nare decided\n  otherwise.", "page") == ["page:2: decided\n  otherwise"]
     assert places("recommended, amended", "page") == []
+
+
+QUOTED = re.compile(r"(?<!`)`([a-z_][a-z0-9_]*)`(?!`)")
+# A metric, a fixture, a column, a method of scikit-learn, and an argument of the search.
+ELSEWHERE = {"disparate_impact", "fairness", "flips", "predict_proba", "runner"}
+Definition = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((SOURCE / "neuronfair").rglob("*.py"))}
+CLASSES = {node.name: node for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef)}
+PUBLIC = {node.name for tree in TREES.values() for node in tree.body if isinstance(node, Definition)}
+PUBLIC |= {name for path in TREES for name in (path.stem, path.parent.name)}
+
+
+def identifiers(code: ast.AST) -> set[str]:
+    """The names, attributes, parameters and keywords in some code."""
+    kinds = ("id", "attr", "arg", "name")
+    return {name for node in ast.walk(code) for kind in kinds if isinstance(name := getattr(node, kind, None), str)}
+
+
+def declared(code: ast.AST) -> set[str]:
+    """The functions, classes, fields and parameters of overloads that some code defines, and its strings."""
+    fields = {ast.unparse(node.target) for node in ast.walk(code) if isinstance(node, ast.AnnAssign)}
+    definitions = [node for node in ast.walk(code) if isinstance(node, Definition)]
+    overloads = [node for node in definitions if "overload" in map(ast.unparse, node.decorator_list)]
+    names = {node.name for node in definitions}.union(*map(identifiers, overloads))
+    return fields | names | {str(node.value) for node in ast.walk(code) if isinstance(node, ast.Constant)}
+
+
+def unknown_words(code: ast.AST, owner: ast.AST, of_module: set[str]) -> Iterator[str]:
+    """Yield the `word`s of docstrings that are no names near them, in classes named there, or of public things."""
+    is_documented = isinstance(code, (ast.Module, *Definition))
+    for part in ast.iter_child_nodes(code):
+        yield from unknown_words(part, code if isinstance(code, ast.ClassDef) else owner, of_module)
+    if is_documented and (words := QUOTED.findall(ast.get_docstring(code) or "")):
+        near = identifiers(code) | identifiers(owner)
+        near |= {name for kind in near & CLASSES.keys() for name in declared(CLASSES[kind])}
+        yield from (word for word in words if word not in near | of_module | PUBLIC | ELSEWHERE)
+
+
+@pytest.mark.parametrize("path", TREES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_docstrings_name_what_there_is(path):
+    tree = TREES[path]
+    assert list(unknown_words(tree, ast.Pass(), declared(tree))) == []
+
+
+def test_a_stale_name_in_a_docstring_is_found():
+    tree = ast.parse('def draw(size):\n    """Draw `size` rows, at most `most`, as `audit` does."""')
+    assert list(unknown_words(tree, ast.Pass(), declared(tree))) == ["most"]

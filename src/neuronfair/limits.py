@@ -118,7 +118,7 @@ def check_archive(archive: zipfile.ZipFile, *, times: float = 1, label: object =
 
 
 def read_members(content: bytes, label: object, *, times: float = 1, extra_bytes: float = 0) -> dict[str, bytes]:
-    """Return the files in a zip archive by name, if they and `besides` more bytes are not too large together.
+    """Return the files in a zip archive by name, if they and `extra_bytes` more are not too large together.
 
     A name that leads out of the archive, or occurs twice, is an error: readers disagree about its meaning.
     """

@@ -1,4 +1,4 @@
-"""Figures, drawn without a display: the `plot` of results draws on axes from here. matplotlib is optional."""
+"""Figures, drawn without a display: results draw on axes from here. matplotlib is optional."""
 
 from __future__ import annotations
 

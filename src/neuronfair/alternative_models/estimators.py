@@ -186,7 +186,7 @@ class Dimension:
         return value
 
     def random(self, generator: np.random.Generator, keep_chance: float) -> int | float:
-        """Return a value at random: with the chance `kept` that of the baseline, else any."""
+        """Return a value at random: with the chance `keep_chance` that of the baseline, else any."""
         position, keep = generator.random(), generator.random() < keep_chance
         if keep:
             value: float = self.default

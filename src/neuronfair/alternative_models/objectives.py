@@ -82,7 +82,7 @@ class PartEvaluator:
     def of(
         table: SearchTable, part: str, settings: AlternativesSettings, quality_function: QualityFunction | None
     ) -> PartEvaluator:
-        """Return what measures answers for a part; `own` is a quality function of the user's."""
+        """Return what measures answers for a part; `quality_function` is one of the user's own."""
         default: Measure = "selection_gap" if table.data.domain.favourable is None else "disparate_impact"
         if settings.measure == "disparate_impact" and default != settings.measure:
             raise DataError("the disparate-impact ratio needs the favourable outcome. Name it: --favourable CLASS")

@@ -75,7 +75,7 @@ def check_audit_folder(folder: Path) -> None:
 
 
 def check_same_audit(folder: Path, manifest: Json) -> None:
-    """Refuse to resume an audit that was started with other inputs or settings than `now`."""
+    """Refuse to resume an audit that was started with other inputs or settings than those of `manifest`."""
     stored_manifest = _read_audit_manifest(folder)
     for key, value in manifest.items() if stored_manifest is not None else ():
         if key in DIFFERENCES and stored_manifest is not None and stored_manifest.get(key) != value:

@@ -319,7 +319,7 @@ def run_text_job(job: AuditJob, outputs: AuditOutputs, console: Console) -> Text
 def _open_or_train(
     job: AuditJob, table: Dataset, own_weights: Path | None, checks: LoadedChecks, console: Console
 ) -> tuple[OpenedModel, Card | None]:
-    """Return the model and, of a neuronfair classifier, its card; without --model, use `own` or train one."""
+    """Return the model and, of a neuronfair classifier, its card; without --model, use `own_weights` or train one."""
     from neuronfair.audits.folder import check_same_audit
     from neuronfair.audits.settings import WHITE_BOX_METHODS
     from neuronfair.model.weights import load_weights

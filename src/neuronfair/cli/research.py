@@ -204,7 +204,7 @@ def _search_and_finish(
     counterfactuals: Any,
     sharding: tuple[Pool, str | None] | None,
 ) -> SearchResult:
-    """Search with a progress bar; with `spread`, in shards on a pool."""
+    """Search with a progress bar; with `sharding`, in shards on a pool."""
     from neuronfair.domain.population.model import fit_population
     from neuronfair.render.terminal import progress_bar, stage_progress
     from neuronfair.searches import campaign

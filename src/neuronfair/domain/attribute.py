@@ -232,7 +232,7 @@ class Attribute:
     def _encode_texts(
         self, texts: Sequence[str], outside: Outside, row_of: Callable[[int], int]
     ) -> npt.NDArray[np.int64]:
-        """Return the codes of different texts; `row` gives the row of a text from its position, for an error."""
+        """Return the codes of different texts; `row_of` gives the row of a text from its position, for an error."""
         if not self.values:
             codes, fits = self._grid_codes(self._parse_numbers(texts), outside)
             if not fits.all():

@@ -27,9 +27,9 @@ class Draws:
     phase: str
 
     def uniform(self, t: int, origin: Tensor, count: int | tuple[int, ...], *, use: str, interval: int = 1) -> Tensor:
-        """Return float64 numbers in [0, 1) for each search chain: (n, count), or only those at the given places.
+        """Return float64 numbers in [0, 1) for each search chain: (n, count), or only those at the given indices.
 
-        `use` names their purpose, so that two uses in one step do not share numbers. They change every `every` steps.
+        `use` is their purpose, so that two uses in one step do not share numbers. They change every `interval` steps.
         """
         chains = _mix(origin * _GOLDEN + self.start(t - t % interval, use))
         bits = (

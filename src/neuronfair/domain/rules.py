@@ -63,7 +63,7 @@ class TiedColumns:
 
 
 class RuleBook:
-    """The rules of one domain, compiled to lookup tables over codes with at most `most` combinations of classes."""
+    """The rules of a domain, compiled to lookup tables over codes, of at most `max_cases` combinations of classes."""
 
     def __init__(
         self, attributes: Sequence[Attribute], rules: Sequence[Rule], *, max_cases: int = MAX_COMBINATIONS

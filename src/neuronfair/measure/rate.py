@@ -242,8 +242,8 @@ def plausible_pair_rate(
     """Estimate the flip rate over plausible pairs; None where no record has a plausible twin.
 
     Of the records in the data set with at least one plausible twin, it is the share whose decision differs from that of
-    a plausible twin. `pairs` is a domain with plausible twins (`plausible_twins`). Records are sampled and scored as in
-    `flip_rate`.
+    a plausible twin. `pairs` is a domain with plausible twins (`with_plausible_twins`). Records are sampled and
+    scored as in `flip_rate`.
     """
     model, domain, rows = _read_original_cells(network, replace(pairs, twinning=ATTRIBUTE_FLIPS), population)
     check_rows(domain, rows, "flip rate over plausible pairs")

@@ -259,7 +259,7 @@ def train_modules(
 ) -> list[TrainingResult[M]]:
     """Train the modules of several restarts: fully connected ones as one stack, others one after the other.
 
-    All learn from the same rows, or each from its `chosen` ones. Inputs are standardised before a first linear layer.
+    All learn from the same rows, or each from its `row_choice`. Inputs are standardised before a first linear layer.
     """
     (x, y), (validation_x, validation_y) = task.rows, task.validation
     first_layers = [find_first_linear(module) for module in modules]

@@ -213,7 +213,7 @@ def run_epochs(
     """Run the training loop; the module ends with the averaged weights of its best epoch.
 
     A module may hold k networks as one (`train.Stack`): all its tensors then begin with that dimension, it
-    takes (k, n, d) and gives (k, n, classes), and `chosen`, (k, n), says which of the rows each of them learns from.
+    takes (k, n, d) and gives (k, n, classes), and `row_choice`, (k, n), says which rows each of them learns from.
     Each has its own order, its own best epoch and its own end, as if it were trained alone.
     `learn` may compute the gradients without autograd. `progress` is called after every epoch.
     """

@@ -152,7 +152,7 @@ class BatchSize:
 
 
 class GuideKeeper:
-    """The guides of a proof: `known` ones, and a source of others."""
+    """The guides of a proof: those in `columns`, and a source of others."""
 
     def __init__(
         self, problem: Problem, source: GuideSource | None, cuts: CutTree, columns: Mapping[str, Tensor]

@@ -417,7 +417,7 @@ class _Claims:
 def _decide_certainly(evaluation: Evaluation, tolerance: float) -> tuple[Tensor, Tensor]:
     """Return which decisions certainly flip and which do not, by scores that are exact but for rounding.
 
-    `near` is that rounding, in parts of the largest score of a family, or of 1.
+    `tolerance` is that rounding, in parts of the largest score of a family, or of 1.
     """
     decision, family = evaluation.decision, evaluation.family.double()
     exists = torch.cat([torch.ones_like(evaluation.valid[:, :1]), evaluation.valid], 1)

@@ -25,7 +25,7 @@ ROWS_PER_REGION = 3  # rows that are tried
 
 @dataclass(frozen=True)
 class RegionGrower:
-    """Grows a certified box around a record, towards where most of the records at `points` are."""
+    """Grows a certified box around a record, towards where most of the records at `row_points` are."""
 
     problem: Problem
     row_points: Tensor  # (n, axes)

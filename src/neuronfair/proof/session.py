@@ -140,8 +140,8 @@ def certify(
     """Prove what can be proved in the time given, check it against the model, and return the report and the proof.
 
     With a `run` the proof is kept in its folder and resumes from its last state. The workers of a `pool` prove
-    together. The check includes the rows of the data set and records that were `seen` elsewhere. Ctrl-C ends the proof
-    with what is proved.
+    together. The check includes the rows of the data set and records that were `evaluated` elsewhere. Ctrl-C ends the
+    proof with what is proved.
     """
     state = None if run is None else run.state(problem.device)
     if state is not None and run is not None:

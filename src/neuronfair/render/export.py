@@ -311,7 +311,7 @@ def write_batch_junit(index: AuditIndex, reports: Mapping[str, Report]) -> str:
 def write_text_junit(name: str, attribute: str, gate: Gate | None, lines: Sequence[str], reason: str = "") -> str:
     """Return an audit of texts as JUnit XML: a test per threshold, or one test where none was set.
 
-    `lines` say what was found, and `unknown` why thresholds that were set could not be evaluated, which is an error.
+    `lines` say what was found, and `reason` why thresholds that were set could not be evaluated, which is an error.
     """
     if gate is not None:
         return _write_document(f"neuronfair audit of {name}", _make_gate_suites(gate, lambda _: lines))

@@ -278,7 +278,7 @@ def merge_parts(
 ) -> Iterator[Checkpoint]:
     """Yield the parts of a phase whose shards are all finished, in order, without the first `skip`.
 
-    `known` are the records of earlier phases: keys, or files of log lines in a run folder. The folder `work` is
+    `earlier` are the records of earlier phases: keys, or files of log lines in a run folder. The folder `work` is
     emptied, used and removed. The seconds are those of all shards together. Only the last part has the chains.
     """
     parts = [shard.parts() for shard in shards]

@@ -141,7 +141,7 @@ def case(name: str) -> ExampleCase:
 
 
 def domain(*, attributes: int = 4, high: int = 9) -> TableDomain:
-    """`a0` … on 0 to `high`, and the flag `s`, which is sensitive and comes last; raw encoding."""
+    """Attributes a0, a1, … on 0 to `high`, and the flag `s`, which is sensitive and comes last; raw encoding."""
     columns = [Attribute(f"a{i}", "ordinal", low=0, high=high) for i in range(attributes)]
     return TableDomain("planted", (*columns, Attribute("s", "flag")), ("s",))
 

@@ -236,8 +236,7 @@ class Mention:
 class IdentityText:
     """A text with identity terms, which can be swapped together to every group in `groups`.
 
-    `group` is the group that the text mentions; of two groups that it mentions both, that of the first mention: then
-    swapping exchanges the two. `words` are the positions of other words that may be replaced by one of some words.
+    `group` is the group that the text mentions; of two, that of the first mention: then swapping exchanges the two.
     """
 
     text: str

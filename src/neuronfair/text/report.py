@@ -177,7 +177,7 @@ class TextReport:
         return format_json(self)
 
     def to_junit(self, reason: object = None) -> str:
-        """Return the thresholds as JUnit XML; `why` says why they could not be evaluated."""
+        """Return the thresholds as JUnit XML; `reason` says why they could not be evaluated."""
         unknown = str(reason or self.threshold_text) if self.thresholds == "not evaluated" else ""
         return write_text_junit(self.texts.name, self.attribute, self.gate, lines(self), unknown)
 

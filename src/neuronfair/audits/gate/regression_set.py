@@ -153,7 +153,7 @@ def _describe_flip(
 
 
 def extend(stored: RegressionSet, report: Report, *, limit: int = 10, write: bool = True) -> int:
-    """Add the worst findings of an audit to the file, at most `most` for each attribute, and return how many.
+    """Add the worst findings of an audit to the file, at most `limit` for each attribute, and return how many.
 
     A record in the file is not added again. The file is locked, read again and written whole. It stays as it is if
     there is nothing to add or a line cannot be read. Without `write` the new lines are only counted.

@@ -554,7 +554,7 @@ def _count_digits(threshold: Threshold, measured: _Measurement) -> int:
 
 
 def _parse_number(text: str) -> float:
-    """Return the number in a text of `_shown`, such as "1,234", "below 0.0001%" or "1e-300"."""
+    """Return the number in a text of `_format_number`, such as "1,234", "below 0.0001%" or "1e-300"."""
     return float(re.sub(r"below |above |%|,", "", text.replace(_MINUS, "-")))
 
 

@@ -77,7 +77,7 @@ def fit_audit_population(
 ) -> tuple[PopulationModel | None, str]:
     """Return the population model of an audit; None where no model can be fitted, and why.
 
-    `least` is the plausibility that the searches keep to.
+    `min_plausibility` is the likelihood percentile that the searches keep to.
     """
     try:
         return fit_plausible_population(data, own_records, seed, progress), ""

@@ -76,7 +76,7 @@ class CounterfactualTwins:
                 yield TwinRows(twins, valid)
 
     def transport(self, domain: TableDomain, rows: Tensor, offsets: Tensor, u: Tensor | None = None) -> TwinRows:
-        """Return each row in the groups that are `ahead` combinations after its own, (k,) or (n, k): (n, k, d).
+        """Return each row in the groups that are `offsets` combinations after its own, (k,) or (n, k): (n, k, d).
 
         `u` are the quantiles of the records among those with the same value, (n, d) in [0, 1); without them twins are
         the typical ones, in the middle.

@@ -267,7 +267,7 @@ def grow_population(
     roots: Collection[int] = (),
     progress: Callable[[int], None] | None = None,
 ) -> TablePopulation:
-    """Grow the trees of a layout. The columns `alone` depend on no other.
+    """Grow the trees of a layout. The columns `roots` depend on no other.
 
     If `significant_only`, a column depends on another only where that is significant, even if more splits would predict
     better.

@@ -27,7 +27,7 @@ BATCH_CELLS = 1 << 20  # cells of rows that are scored in one batch: bounds the 
 
 @dataclass(frozen=True, kw_only=True)
 class PlausibleDomain(TableDomain):
-    """The plausible records of a domain: those whose likelihood percentile is `least` or more.
+    """The plausible records of a domain: those whose likelihood percentile is `threshold` or more.
 
     A search stays within them: moves to other records are cut back, and random rows are drawn from the population.
     Twins need not be plausible, and `clip` and `count` are those of the whole domain.
@@ -119,7 +119,7 @@ class PlausibleDomain(TableDomain):
 
 
 def keep_plausible(domain: TableDomain, population: PopulationModel, threshold: float, rows: Tensor) -> PlausibleDomain:
-    """Return a domain with only the records whose likelihood percentile is `least` or more.
+    """Return a domain with only the records whose likelihood percentile is `threshold` or more.
 
     A table with hardly any such record is an error.
     """

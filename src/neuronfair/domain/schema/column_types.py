@@ -299,10 +299,10 @@ def _grid_entry(numbers: Floats, counts: npt.NDArray[np.int64], empty: int) -> E
 
 
 def _choose_step(numbers: Floats, counts: npt.NDArray[np.int64], min_step: float) -> float:
-    """Return the step of a grid for numbers that are too many to have one code each; it is at least `least`.
+    """Return the step of a grid for numbers that are too many to have one code each; it is at least `min_step`.
 
     It is the finest power of ten that keeps the whole range within its number of points. Where outliers stretch the
-    range so that the bulk of the data would have fewer than FINE steps, the step follows the bulk alone.
+    range so that the bulk of the data would have fewer than MIN_BULK_STEPS steps, the step follows the bulk alone.
     """
     unit, max_points = (min_step, MAX_STEPS) if min_step else (1.0, MAX_DECIMALS)
     step = unit * 10.0 ** np.ceil(np.log10(float(np.ptp(numbers)) / unit / max_points))

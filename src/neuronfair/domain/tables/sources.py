@@ -229,9 +229,9 @@ def _read_adult(*texts: str) -> dict[str, list[str]]:
 
 
 def adult_default(train: str, test: str) -> RawColumns:
-    """Return all 48,842 people of Adult, without the weight of the census and the number that repeats `education`.
+    """Return all 48,842 people of Adult, without the weight of the census and the number that repeats the education.
 
-    `fnlwgt` is the sampling weight of a record; `education_num` is the rank of `education`.
+    `fnlwgt` is the sampling weight of a record; `education_num` is the rank of its education.
     """
     return {k: column for k, column in _read_adult(train, test).items() if k not in ("fnlwgt", "education_num")}
 

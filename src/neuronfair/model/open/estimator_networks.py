@@ -97,8 +97,8 @@ def make_linear_layer(
     Such preprocessing works column by column: features(row) = features(base) + the sum over attributes of what a
     change of that attribute alone adds. So one row is varied in one attribute at a time. A nominal attribute becomes a
     one-hot block, which can express any function; a number stays a number if its features lie on straight lines, and
-    otherwise becomes a one-hot block, if it has few values, or a curve. This is checked at some values, or at `every`
-    one if there are not too many. The caller compares the result on real rows.
+    otherwise becomes a one-hot block, if it has few values, or a curve. This is checked at some values, or with
+    `check_all` at every one if there are not too many. The caller compares the result on real rows.
     """
     domain = domain.to("cpu")
     base = domain.clip(row.cpu()[None])[0]

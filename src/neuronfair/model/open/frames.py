@@ -79,7 +79,7 @@ def table_inputs(
     """Return the DataFrame with the cells of the table itself.
 
     Labels that are numbers become numbers, as they do when a CSV file is read, and an empty cell is empty again.
-    `columns` chooses and orders the columns. `known` are the categories of fitted encoders by column, with the
+    `columns` chooses and orders the columns. `categories` are those of fitted encoders by column, with the
     spelling of labels that they were fitted to. `categorical` makes texts categories. `types` are the names, dtypes
     and cells of the table that the rows came from. `dates` parses dates that are texts in the table.
     """

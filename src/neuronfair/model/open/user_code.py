@@ -172,7 +172,7 @@ class _WorkingFolder(MetaPathFinder):
             self._opened.pop()
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        """Return the place of a module, if a module in the folder, or `imported`, imports it."""
+        """Return the place of a module, if a module in the folder, or this file, imports it."""
         if path is not None:  # inside a package
             return None
         importer = _find_importer()

@@ -404,7 +404,7 @@ class _AttributeInputs:
 def _read_attribute(inputs: _AttributeInputs, classes: Tensor, slopes: Tensor) -> _AttributeReading:
     """Return an attribute as the network reads it: as a line where its codes lie on one, else position by position.
 
-    `classes` says which codes rules tell apart, -1: outside. `slope` is about how much each neuron adds to the margin.
+    `classes` says which codes rules tell apart, -1: outside. `slopes` say about how much a neuron adds to the margin.
     """
     codes = (classes >= 0).nonzero()[:, 0]
     reading = _read_linear(inputs, classes, codes)
@@ -434,7 +434,7 @@ def _read_linear(inputs: _AttributeInputs, classes: Tensor, codes: Tensor) -> _A
 def _read_by_position(inputs: _AttributeInputs, classes: Tensor, codes: Tensor, slopes: Tensor) -> _AttributeReading:
     """Return an attribute by positions: codes that add the same and that rules treat alike have one position together.
 
-    Places that rules treat alike come side by side, in the order of what they add to the margin.
+    Positions that rules treat alike come side by side, in the order of what they add to the margin.
     """
     effects, effect_of_code = _find_distinct_effects(inputs, codes)  # `_of_code`: in the order of `codes`
     kinds, kind_of_code = torch.unique(classes[codes] * len(effects) + effect_of_code, return_inverse=True)
@@ -484,7 +484,7 @@ def _estimate_slopes(affines: Sequence[Affine]) -> Tensor:
 def bound_errors(affines: Sequence[Affine], curves: Sequence[Curve], first_sizes: Tensor) -> list[Tensor]:
     """Return for each layer by how much bounds and lines of its numbers must give way to be sure in float64.
 
-    `size` (neurons of the first layer) is the size of all that meets there, |W| |x| + |b| (1 + Σ|x|) at most.
+    `first_sizes` (neurons of the first layer) are the sizes of all that meets there: |W| |x| + |b| (1 + Σ|x|) at most.
     """
     length = affines[0].weight.shape[1] + EXTRA_TERMS
     reach, error = first_sizes, (_gamma(length) + WEIGHT_ROUNDING) * first_sizes

@@ -45,8 +45,8 @@ NUMBERS_PER_PASS = 1 << 22  # of lines at records
 class Lines:
     """Lines that hold everywhere in a box, with room for all rounding, also for a few more operations on them.
 
-    `values` are all combinations of the sensitive attributes. The slopes may be the same for all of them: then they are
-    given once, (n, 1, margins, features).
+    In the shapes, values are all combinations of the sensitive attributes. The slopes may be the same for all of them:
+    then they are given once, (n, 1, margins, features).
     """
 
     low_slope: Tensor  # (n, values or 1, margins, features)

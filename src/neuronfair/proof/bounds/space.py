@@ -77,7 +77,7 @@ class CutTree:
         return index_of_leaf[self.find_leaves(points, roots)]
 
     def graft(self, leaves: Tensor, subtrees: CutTree) -> Tensor:
-        """Let another tree, of as many roots as `at` has nodes, continue these; return the new numbers of its nodes."""
+        """Let another tree, with a root for each of `leaves`, continue these; return the new numbers of its nodes."""
         new_index = torch.cat([leaves, self._size + torch.arange(len(subtrees) - len(leaves), device=leaves.device)])
         grafted = subtrees.nodes.clone()
         grafted[:, 2] = torch.where(grafted[:, 0] == LEAF, 0, new_index[grafted[:, 2].long()])

@@ -170,7 +170,7 @@ def _relax_on_grid(smooth: _SmoothCurve, low: Floats, high: Floats) -> CurveLine
 class CheckedLines(NamedTuple):
     """Lines below signed margins: slopes (n, values or 1, rows, features) and constants (n, values, rows).
 
-    `least` is below the margins everywhere in the box; it may be better than what the lines say: (n, values, rows).
+    `minimum` is below the margins everywhere in the box; it may be better than what the lines say: (n, values, rows).
     """
 
     slopes: Floats

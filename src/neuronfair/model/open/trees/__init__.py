@@ -1,6 +1,6 @@
 """Tree ensembles of XGBoost, LightGBM, CatBoost and scikit-learn as trees over codes, checked by the models' scores.
 
-Each library has a module with `read` (a model and a remark from a file), `columns_of` and `trees_of`.
+Each library has a module with `read` (a model and a remark from a file), `list_columns` and `extract_trees`.
 """
 
 from __future__ import annotations
