@@ -24,7 +24,7 @@ import neuronfair as nf
 from neuronfair.domain.schema.toml import read_domain
 from neuronfair.model.decision import Decision
 from neuronfair.model.weights import load_weights
-from neuronfair.proof.problem import Problem, build_problem
+from neuronfair.proof.problem import ProofProblem, build_problem
 from neuronfair.proof.prove import prove
 from neuronfair.proof.records import Evidence, ProofRecords
 
@@ -54,7 +54,7 @@ HEADS = (
 class Case:
     """A model ready for a proof, and its data set."""
 
-    problem: Problem
+    problem: ProofProblem
     data: nf.Dataset | None = None
 
 

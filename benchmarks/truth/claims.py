@@ -11,7 +11,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.proof import prove as proving
 from neuronfair.proof.certificate import Region
-from neuronfair.proof.problem import Problem, build_problem, locate_rows
+from neuronfair.proof.problem import ProofProblem, build_problem, locate_rows
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import Evidence, ProofRecords
 from neuronfair.proof.regions import find_largest_regions, find_region
@@ -106,7 +106,7 @@ class _Uniform:
         return self.domain.sample(count, generator)
 
 
-def _records(problem: Problem, seed: int) -> ProofRecords:
+def _records(problem: ProofProblem, seed: int) -> ProofRecords:
     """Return rows of which some occur twice, some break a rule, and some have a code that the domain does not have."""
     domain = problem.domain
     rows = _drawn(domain, GUIDES, seed + 1)

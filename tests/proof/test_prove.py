@@ -217,7 +217,7 @@ def test_places_that_stand_for_very_many_codes_are_counted_exactly():
     problem = replace(
         build_problem(network_of(domain_of(), 2), domain_of()),
         space=space,
-        records=worlds.records_in(everybody, both, both),
+        valid_records=worlds.records_in(everybody, both, both),
         compute_margins=lambda points: table[(points * bits).sum(1)],
         slack=torch.zeros(1, dtype=torch.float64),
         bounder=None,

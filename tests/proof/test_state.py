@@ -399,13 +399,13 @@ def test_everybody_is_asked_and_counted_by_codes(monkeypatch, rows):
     margins = _margins(space)
     slack = torch.tensor([0.2], dtype=torch.float64)
     problem = _problem(space, ((True,) * 3, (True,) * 3), margins=question, compute_margins=margins, slack=slack)
-    problem.records.valid[1, 0] = False
+    problem.valid_records.valid[1, 0] = False
     boxes = worlds.random_boxes(space, 25)
     pattern = torch.arange(25) % 2
     fair, flips = enumerate_records(problem, boxes, pattern)
     for n in range(25):
         places = worlds.places_of(boxes, n)
-        valid = problem.records.valid[pattern[n]].expand(len(places), -1)
+        valid = problem.valid_records.valid[pattern[n]].expand(len(places), -1)
         alike, split = question.decide(margins(places), slack, valid)
         weight = worlds.weights_of(space, places)
         once = boxes.low[n] == boxes.high[n]

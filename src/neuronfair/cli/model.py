@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from neuronfair.model.decision import Decision
     from neuronfair.model.open import OpenedModel
     from neuronfair.proof.certificate import ProofReport
-    from neuronfair.proof.problem import Problem
+    from neuronfair.proof.problem import ProofProblem
     from neuronfair.proof.session import ProofRun
     from neuronfair.store.files import Json
 
@@ -271,7 +271,7 @@ def _open_proof_folder(
 
 
 def _prove_and_print(
-    problem: Problem,
+    problem: ProofProblem,
     opened_model: OpenedModel,
     data: Dataset | None,
     settings: CertifySettings,

@@ -112,11 +112,11 @@ class ModelOptions:
         self, data: Dataset, console: Console, seed: int, settings: TrainingSettings | None = None
     ) -> tuple[OpenedModel, Card]:
         """Train a classifier and open it."""
-        from neuronfair.model.open.opened import Request, make_white_box
+        from neuronfair.model.open.opened import OpenRequest, make_white_box
 
         module, card = fit_classifier(data, console, seed, settings=settings)
         decision = read_decision(self.decision)
-        request = Request(f"trained on {data.name}", data.domain, data.rows, device=self.device, decision=decision)
+        request = OpenRequest(f"trained on {data.name}", data.domain, data.rows, device=self.device, decision=decision)
         return make_white_box(request, "neuronfair", module), card
 
 

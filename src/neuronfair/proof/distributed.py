@@ -24,7 +24,7 @@ from neuronfair.limits import check_size
 from neuronfair.progress import Interruption, PieceProgress, record_interruption
 from neuronfair.proof.bounds.space import CutTree
 from neuronfair.proof.certificate import Proof
-from neuronfair.proof.problem import Problem
+from neuronfair.proof.problem import ProofProblem
 from neuronfair.proof.prove import BranchAndBound, Keep, ProofProgress, advance, build_proof
 from neuronfair.proof.state import VOLUME_WEIGHT, BoxColumns, Guides, GuideSource, ProofState, find_shares, sum_proved
 from neuronfair.scale.pool import Pool
@@ -129,7 +129,7 @@ class Piece:
 
 @torch.no_grad()
 def prove_together(
-    problem: Problem,
+    problem: ProofProblem,
     *,
     pool: Pool,
     seconds: float = 60.0,
@@ -160,7 +160,7 @@ def prove_together(
 class _Team:
     """Workers, and what they prove together."""
 
-    problem: Problem
+    problem: ProofProblem
     pool: Pool
     seconds: float
     start_time: float
@@ -238,21 +238,21 @@ class _Team:
         return report
 
 
-def _start_worker(problem: Problem, number: int, note: PieceProgress) -> None:
+def _start_worker(problem: ProofProblem, number: int, note: PieceProgress) -> None:
     """Do nothing: a worker that returns has started, and has the model."""
 
 
-def _count_gpus(problem: Problem) -> float:
+def _count_gpus(problem: ProofProblem) -> float:
     return 1.0 if problem.device.type == "cuda" else 0.0
 
 
-def _scale_shares(problem: Problem, columns: BoxColumns) -> tuple[int, int]:
+def _scale_shares(problem: ProofProblem, columns: BoxColumns) -> tuple[int, int]:
     """Return the shares of all records that boxes prove fair and discriminatory, in whole numbers."""
     fair, flips = (sum_proved(problem, columns) / problem.total_share).tolist()
     return round(fair * SHARE_UNIT), round(flips * SHARE_UNIT)
 
 
-def continue_piece(problem: Problem, piece: Piece, note: PieceProgress) -> ProofState:
+def continue_piece(problem: ProofProblem, piece: Piece, note: PieceProgress) -> ProofState:
     """Go on with a piece, from what it has kept before it was killed, and return where it stands."""
     state = piece.folder.load(piece.number, piece.state) or piece.state
     source = GuideSource(state.guides["places"][:0], leads=piece.leads)  # the guides are in the state

@@ -44,14 +44,14 @@ Bounder = Crown | TreeBounds  # whose margins can be bounded, with one or severa
 
 
 @dataclass(frozen=True)
-class Problem:
+class ProofProblem:
     """What is proved about: the records of a region, and a model that decides on them."""
 
     domain: TableDomain
     decision: Decision
     condition: str
     space: Space
-    records: ValidRecords
+    valid_records: ValidRecords
     margins: Margins
     compute_margins: Callable[[Tensor], Tensor]  # of records at points (n, axes), with every sensitive value
     slack: Tensor  # how far these may be off
@@ -61,12 +61,12 @@ class Problem:
     @cached_property
     def count(self) -> int:
         """How many records there are, exactly."""
-        return sum(self.records.count(self.space, self.records.boxes, self.records.pattern))
+        return sum(self.valid_records.count(self.space, self.valid_records.boxes, self.valid_records.pattern))
 
     @cached_property
     def total_share(self) -> Tensor:
         """All records as a share of all combinations of codes, about."""
-        return self.records.share(self.space, self.records.boxes, self.records.pattern).sum()
+        return self.valid_records.share(self.space, self.valid_records.boxes, self.valid_records.pattern).sum()
 
     @property
     def device(self) -> torch.device:
@@ -81,7 +81,7 @@ def build_problem(
     decision: Decision | None = None,
     condition: str = "",
     device: str | torch.device = "cpu",
-) -> Problem:
+) -> ProofProblem:
     """Return a model ready for a proof; one about which nothing can be proved is refused with the reason.
 
     Networks that are chains of layers and ensembles of trees are bounded; the records of other models are enumerated if
@@ -107,7 +107,7 @@ def build_problem(
         return _build_enumerable(inner_model, domain, allowed, classes, decision, condition, one_line(error))
     records = _find_comparable_records(domain, Space(bounder.space.axes), allowed).to(device)
     space, slack = bounder.space, bounder.slack
-    return Problem(
+    return ProofProblem(
         domain, decision, condition, space, records, margins, bounder.compute_margins, slack, bounder, method
     )
 
@@ -154,7 +154,7 @@ def _build_enumerable(
     decision: Decision,
     condition: str,
     reason: str,
-) -> Problem:
+) -> ProofProblem:
     """Return a model whose records can be enumerated, or refuse it."""
     columns = (column for column in range(len(domain.attributes)) if column not in domain.sensitive_columns)
     space = Space(tuple(_list_positions(column, classes[column]) for column in columns))
@@ -164,7 +164,7 @@ def _build_enumerable(
     slack = torch.full((len(margins.matrix),), tolerance, dtype=torch.float64)
     method = "attribute not given" if ignores_sensitive(domain) else "enumeration"
     compute_margins = _make_score_margins(model, domain, decision, space, margins)
-    problem = Problem(domain, decision, condition, space, records, margins, compute_margins, slack, None, method)
+    problem = ProofProblem(domain, decision, condition, space, records, margins, compute_margins, slack, None, method)
     if problem.count > MAX_ENUMERATED_RECORDS and not ignores_sensitive(domain):
         raise Unprovable(
             f"nothing can be proved about this model: {reason}; and its {problem.count:,} people are more than can be "
@@ -203,7 +203,7 @@ def build_rows(domain: TableDomain, space: Space, points: Tensor) -> Tensor:
     return rows
 
 
-def locate_rows(problem: Problem, rows: Tensor) -> Tensor:
+def locate_rows(problem: ProofProblem, rows: Tensor) -> Tensor:
     """Return the points of rows of codes, (n, axes), on the CPU; -1 throughout for a row that is not in the region."""
     domain, rows = problem.domain, rows.cpu().long()
     has_codes = ((rows >= 0) & (rows < domain.sizes)).all(1)
@@ -213,9 +213,9 @@ def locate_rows(problem: Problem, rows: Tensor) -> Tensor:
     return torch.where(in_region[:, None], points, -1)
 
 
-def _has_value_in_region(problem: Problem, rows: Tensor) -> Tensor:
+def _has_value_in_region(problem: ProofProblem, rows: Tensor) -> Tensor:
     """Return which rows have sensitive values that belong to the region."""
-    values, in_region = problem.domain.sensitive_values.cpu(), problem.records.in_region.any(0).cpu()
+    values, in_region = problem.domain.sensitive_values.cpu(), problem.valid_records.in_region.any(0).cpu()
     has_value = torch.zeros(len(rows), dtype=torch.bool)
     for value in values[in_region]:
         has_value |= (rows[:, list(problem.domain.sensitive_columns)] == value).all(1)
@@ -230,14 +230,14 @@ def _list_positions(column: int, classes: Tensor) -> Axis:
     return Axis(column, position_of_code, codes, torch.ones_like(codes), bool(len(codes) == codes[-1] - codes[0] + 1))
 
 
-def enumerate_records(problem: Problem, boxes: Boxes, pattern: Tensor) -> tuple[Tensor, Tensor]:
+def enumerate_records(problem: ProofProblem, boxes: Boxes, pattern: Tensor) -> tuple[Tensor, Tensor]:
     """Return how many combinations of codes do not flip, and how many do: int64 (n,) each.
 
     Only axes of which a box has several positions are counted: with the others each count multiplies. Records whose
     margin is within rounding of the boundary are neither.
     """
     counts = torch.zeros(2, len(boxes), dtype=torch.int64, device=boxes.low.device)
-    per_pass = max(1, MEMBERS_PER_PASS // problem.records.valid.shape[1])
+    per_pass = max(1, MEMBERS_PER_PASS // problem.valid_records.valid.shape[1])
     groups = ((count_points(boxes).long().cumsum(0) - 1) // per_pass).cpu()
     for part in torch.split(torch.arange(len(boxes), device=boxes.low.device), torch.bincount(groups).tolist()):
         if not len(part):
@@ -248,14 +248,14 @@ def enumerate_records(problem: Problem, boxes: Boxes, pattern: Tensor) -> tuple[
         for axis, _, _ in problem.space.tables:
             count = problem.space.axes[axis].count.to(owner.device)[points[:, axis]]
             weight = weight * torch.where((part_boxes.high > part_boxes.low)[owner, axis], count, 1)
-        valid = problem.records.valid[pattern[part][owner]]
+        valid = problem.valid_records.valid[pattern[part][owner]]
         zero = torch.zeros(len(part), dtype=torch.int64, device=owner.device)
         for kind, decided in enumerate(problem.margins.decide(problem.compute_margins(points), problem.slack, valid)):
             counts[kind, part] = zero.scatter_add(0, owner, torch.where(decided, weight, 0))
     return counts[0], counts[1]
 
 
-def describe_box(problem: Problem, low: Tensor, high: Tensor) -> str:
+def describe_box(problem: ProofProblem, low: Tensor, high: Tensor) -> str:
     """Return the conditions of a box and of its region, as `--where` takes them; an empty text has no condition."""
     allowed, sensitive = allowed_codes(problem.domain, problem.condition), problem.domain.sensitive_columns
     masks = {column: allowed[column].numpy() for column in sensitive if not bool(allowed[column].all())}

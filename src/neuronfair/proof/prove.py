@@ -16,7 +16,7 @@ from neuronfair.progress import Interruption, record_interruption
 from neuronfair.proof.bounds.margins import BoxDecisions, HalfSpaces, Lines, bound_share, decide_boxes, decide_records
 from neuronfair.proof.bounds.space import Boxes, CutTree, can_enumerate, count_points
 from neuronfair.proof.certificate import Proof
-from neuronfair.proof.problem import Problem, enumerate_records, ignores_sensitive
+from neuronfair.proof.problem import ProofProblem, enumerate_records, ignores_sensitive
 from neuronfair.proof.state import (
     DRAWN_GUIDES,
     UNDECIDED,
@@ -75,7 +75,7 @@ class ProofProgress:
 
 @torch.no_grad()
 def prove(
-    problem: Problem,
+    problem: ProofProblem,
     *,
     seconds: float = 60.0,
     progress: Callable[[ProofProgress], None] | None = None,
@@ -130,7 +130,7 @@ def advance(
             last_kept = search.seconds + keeping_seconds
 
 
-def build_proof(problem: Problem, state: ProofState, *, interrupted: bool) -> Proof:
+def build_proof(problem: ProofProblem, state: ProofState, *, interrupted: bool) -> Proof:
     """Return what is proved in a state."""
     boxes = build_certified_boxes(problem, (state.finished, state.undecided))
     proved = sum(boxes.fair), sum(boxes.discriminatory)
@@ -155,7 +155,7 @@ class GuideKeeper:
     """The guides of a proof: those in `columns`, and a source of others."""
 
     def __init__(
-        self, problem: Problem, source: GuideSource | None, cuts: CutTree, columns: Mapping[str, Tensor]
+        self, problem: ProofProblem, source: GuideSource | None, cuts: CutTree, columns: Mapping[str, Tensor]
     ) -> None:
         """Continue with guides that lie in the leaves of a tree of cuts."""
         self.guides, self._problem, self._source, self._cuts = Guides(columns), problem, source, cuts
@@ -222,7 +222,7 @@ class GuideKeeper:
         """Return which records do not flip and which do, by the margins of each."""
         if not len(points):  # a model may refuse an empty batch
             return (nothing := torch.zeros(0, dtype=torch.bool, device=points.device)), nothing
-        problem, valid = self._problem, self._problem.records.valid[pattern.long()]
+        problem, valid = self._problem, self._problem.valid_records.valid[pattern.long()]
         return problem.margins.decide(problem.compute_margins(points.long()), problem.slack, valid)
 
 
@@ -230,10 +230,10 @@ class BranchAndBound:
     """A proof in the making."""
 
     def __init__(
-        self, problem: Problem, state: ProofState | None, workers: Threads, source: GuideSource | None = None
+        self, problem: ProofProblem, state: ProofState | None, workers: Threads, source: GuideSource | None = None
     ) -> None:
         self._threads = workers
-        self.problem, self._space, self._records = problem, problem.space, problem.records
+        self.problem, self._space, self._records = problem, problem.space, problem.valid_records
         numbers = len(problem.domain.sensitive_values) * (problem.space.features + len(problem.space.axes))
         self.batch = BatchSize(
             max(1, min(BOXES_PER_STEP[problem.device.type], LINE_NUMBERS_PER_STEP[problem.device.type] // numbers))

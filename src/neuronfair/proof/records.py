@@ -23,7 +23,7 @@ from neuronfair.model.records import REFUSES_EMPTY, prepare_records
 from neuronfair.proof.bounds.margins import decide_records
 from neuronfair.proof.bounds.space import Boxes, CutTree
 from neuronfair.proof.certificate import CertifiedBoxes, DataSetClaims, FreshClaims, Proof, RecordShare, ShareInterval
-from neuronfair.proof.problem import Problem, describe_box, locate_rows
+from neuronfair.proof.problem import ProofProblem, describe_box, locate_rows
 from neuronfair.proof.state import DEPENDS, FAIR, UNDECIDED, GuideSource, ProofState
 from neuronfair.searches.evaluate import Evaluation, evaluate
 
@@ -38,17 +38,17 @@ FRESH_SEED = 1 << 40  # of the fresh records: no guide is drawn with it
 class ProofRecords:
     """The rows of a data set and a population model. `exact` says which rows have only values of the domain."""
 
-    problem: Problem
+    problem: ProofProblem
     name: str  # of the data set
     rows: Tensor
-    exact: Tensor
+    on_grid: Tensor
     population: PopulationModel | None
     order: Order = "records"
     max_regions: int = 3  # that are grown for the report
 
     @staticmethod
     def of(
-        problem: Problem,
+        problem: ProofProblem,
         data: Dataset,
         population: PopulationModel | None = None,
         order: Order = "records",
@@ -61,18 +61,18 @@ class ProofRecords:
         says nothing about these rows.
         """
         rows = data.rows.cpu()
-        exact = torch.ones(len(rows), dtype=torch.bool)
+        on_grid = torch.ones(len(rows), dtype=torch.bool)
         if data.original is not None and len(data.original.rows) == len(rows):
-            exact = torch.from_numpy(~data.original.off_grid(data.domain, rows.numpy()).any(1))
+            on_grid = torch.from_numpy(~data.original.off_grid(data.domain, rows.numpy()).any(1))
             has_filled = torch.from_numpy(data.original.has_filled(data.domain))
             if model is not None and bool(has_filled.any()) and _reads_empty_cells(model, data):
-                exact &= ~has_filled
+                on_grid &= ~has_filled
         if population is None and len(rows):
             population = fit_likelihood(problem.domain, problem.domain.clip(rows))
-        return ProofRecords(problem, data.name, rows, exact, population, order)
+        return ProofRecords(problem, data.name, rows, on_grid, population, order)
 
     @staticmethod
-    def none(problem: Problem, name: str) -> ProofRecords:
+    def none(problem: ProofProblem, name: str) -> ProofRecords:
         """Return no records: those of a domain without a data set."""
         rows = torch.zeros(0, len(problem.domain.attributes), dtype=torch.int64)
         return ProofRecords(problem, name, rows, torch.ones(0, dtype=torch.bool), None, "volume")
@@ -96,7 +96,7 @@ class ProofRecords:
     @cached_property
     def in_region(self) -> Tensor:
         """Which of these are records of the domain: bool (n,)."""
-        return self.meets_conditions & self.exact & (self.row_points >= 0).all(1)
+        return self.meets_conditions & self.on_grid & (self.row_points >= 0).all(1)
 
     @cached_property
     def row_points(self) -> Tensor:
@@ -135,7 +135,7 @@ class ProofRecords:
         return status
 
     def _count_without_twin(self) -> int:
-        records = self.problem.records.to(torch.device("cpu"))
+        records = self.problem.valid_records.to(torch.device("cpu"))
         owner = CutTree(records.cuts).find_owners(records.node, self.row_points[self.in_region])
         return int((records.valid[records.pattern].sum(1)[owner] < 2).sum())
 
@@ -178,7 +178,7 @@ LINE_NUMBERS_PER_PASS = 1 << 22
 class Evidence:
     """The boxes of a proof, finished ones first, and the status of records by their boxes."""
 
-    problem: Problem
+    problem: ProofProblem
     state: ProofState
 
     @cached_property
@@ -189,12 +189,12 @@ class Evidence:
     @cached_property
     def valid(self) -> Tensor:
         """Which sensitive values the records of each box may have: (n, values)."""
-        return self.problem.records.valid[self._column("pattern").long()]
+        return self.problem.valid_records.valid[self._column("pattern").long()]
 
     @cached_property
     def in_region(self) -> Tensor:
         """Which of these belong to the region: (n, values)."""
-        return self.problem.records.in_region[self._column("pattern").long()]
+        return self.problem.valid_records.in_region[self._column("pattern").long()]
 
     def find_boxes(self, points: Tensor) -> Tensor:
         """Return the number of the box in which each point of the region lies; -1 for a point outside."""
@@ -273,7 +273,7 @@ class EvaluatedRecords:
 
 
 def check_against_model(
-    problem: Problem,
+    problem: ProofProblem,
     proof: Proof,
     model: OpenedModel | Model,
     extra: Sequence[EvaluatedRecords] = (),
@@ -299,7 +299,7 @@ def check_against_model(
             claims.compare(checked, claimed.first(count), tolerance, records.source)
 
 
-def evaluate_flips(problem: Problem, model: OpenedModel | Model, rows: Tensor) -> Tensor:
+def evaluate_flips(problem: ProofProblem, model: OpenedModel | Model, rows: Tensor) -> Tensor:
     """Return which rows flip, by more than rounding; of a black box only the first are evaluated."""
     inner = model.model if isinstance(model, OpenedModel) else model
     step = max(1, MAX_MEMBERS // len(problem.domain.sensitive_values))
@@ -331,7 +331,7 @@ class _ClaimedRecords:
 class _Claims:
     """What is claimed of each box."""
 
-    problem: Problem
+    problem: ProofProblem
     certified: CertifiedBoxes
     evidence: Evidence
 

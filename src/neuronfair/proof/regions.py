@@ -12,7 +12,7 @@ from neuronfair.errors import DomainError
 from neuronfair.proof.bounds.margins import decide_boxes
 from neuronfair.proof.bounds.space import Boxes, can_enumerate, count_varied_codes
 from neuronfair.proof.certificate import RecordShare, Region, RowShare
-from neuronfair.proof.problem import Problem, describe_box, enumerate_records, ignores_sensitive
+from neuronfair.proof.problem import ProofProblem, describe_box, enumerate_records, ignores_sensitive
 from neuronfair.proof.records import Evidence, ProofRecords, estimate_share
 from neuronfair.proof.state import FAIR, Guides
 
@@ -27,7 +27,7 @@ ROWS_PER_REGION = 3  # rows that are tried
 class RegionGrower:
     """Grows a certified box around a record, towards where most of the records at `row_points` are."""
 
-    problem: Problem
+    problem: ProofProblem
     row_points: Tensor  # (n, axes)
 
     def grow(self, point: Tensor, *, fair: bool) -> Boxes | None:
@@ -61,7 +61,7 @@ class RegionGrower:
         """Return whether it is proved for each box that no decision in it flips, or that all do: bool (n,)."""
         owner, pieces, pattern = self.cut_by_rules(boxes)
         problem = self.problem
-        without_twin = (problem.records.valid[pattern].sum(1) < 2) | ignores_sensitive(problem.domain)
+        without_twin = (problem.valid_records.valid[pattern].sum(1) < 2) | ignores_sensitive(problem.domain)
         proved = without_twin & fair
         numbers_per_box = len(problem.domain.sensitive_values) * (problem.space.features + len(problem.space.axes))
         remaining = (~without_twin).nonzero()[:, 0]
@@ -79,14 +79,14 @@ class RegionGrower:
             proved[is_small] = counts.double() == count_varied_codes(problem.space, boxes[is_small])
             return proved
         lines = bounder.find_lines(boxes, strategy=bounder.strategy_count - 1)
-        decisions = decide_boxes(problem.margins, problem.space, boxes, lines, problem.records.valid[pattern])
+        decisions = decide_boxes(problem.margins, problem.space, boxes, lines, problem.valid_records.valid[pattern])
         if not fair:
             return decisions.unfair
         return decisions.fair if lines.same_margins is None else decisions.fair | lines.same_margins
 
     def cut_by_rules(self, boxes: Boxes) -> tuple[Tensor, Boxes, Tensor]:
         """Cut boxes where rules do: return the number of each piece's box, the pieces, and their patterns."""
-        records = self.problem.records
+        records = self.problem.valid_records
         pieces = []
         step = max(1, (1 << 22) // (len(records.boxes) * boxes.low.shape[1]))
         for begin in range(0, len(boxes), step):
@@ -167,7 +167,7 @@ def _make_grower(records: ProofRecords) -> RegionGrower:
 def _describe_region(records: ProofRecords, grower: RegionGrower, box: Boxes, *, depends: bool) -> Region:
     problem = records.problem
     _, pieces, pattern = grower.cut_by_rules(box)
-    size = RowShare.of(sum(problem.records.count(problem.space, pieces, pattern)), problem.count)
+    size = RowShare.of(sum(problem.valid_records.count(problem.space, pieces, pattern)), problem.count)
     cpu_box = box.to(torch.device("cpu"))
     row_count = int(cpu_box.contain(records.row_points[records.in_region]).sum())
     rows = RecordShare.of(row_count, int(records.meets_conditions.sum())) if len(records.rows) else None

@@ -29,7 +29,7 @@ from neuronfair.proof.certificate import (
     write_certificate,
 )
 from neuronfair.proof.distributed import prove_together, recover_state
-from neuronfair.proof.problem import Problem, build_problem
+from neuronfair.proof.problem import ProofProblem, build_problem
 from neuronfair.proof.prove import ProofProgress, prove
 from neuronfair.proof.records import EvaluatedRecords, Evidence, Order, ProofRecords, check_against_model
 from neuronfair.proof.regions import find_largest_regions
@@ -106,7 +106,7 @@ class ProofRun:
         last = self.ledger.journal.parts[PROOF][-1]
         return self.folder / SHARDS / f"{Path(last['state']).stem}-{last['crc32']['state']:08x}"
 
-    def write(self, problem: Problem, model: OpenedModel, proof: Proof, report: ProofReport) -> None:
+    def write(self, problem: ProofProblem, model: OpenedModel, proof: Proof, report: ProofReport) -> None:
         """Write the certificate and the metrics, which the last state could give again."""
         names = problem.domain.names
         axes = tuple(AxisCodes.of(axis, names[axis.column]) for axis in problem.space.axes)
@@ -118,7 +118,7 @@ class ProofRun:
                 temporary.write_bytes(seal(asdict(report)))
 
 
-def build_region_problem(model: OpenedModel, domain: TableDomain, where: str, device: str) -> Problem:
+def build_region_problem(model: OpenedModel, domain: TableDomain, where: str, device: str) -> ProofProblem:
     """Return a model ready for a proof about a region; one without records is refused."""
     problem = build_problem(model, domain, condition=where, device=device)
     if problem.count == 0:
@@ -127,7 +127,7 @@ def build_region_problem(model: OpenedModel, domain: TableDomain, where: str, de
 
 
 def certify(
-    problem: Problem,
+    problem: ProofProblem,
     model: OpenedModel,
     records: ProofRecords,
     seconds: float,
@@ -165,7 +165,7 @@ def certify(
 
 
 def _report_proof(
-    problem: Problem, model: OpenedModel, records: ProofRecords, proof: Proof, seconds: float
+    problem: ProofProblem, model: OpenedModel, records: ProofRecords, proof: Proof, seconds: float
 ) -> ProofReport:
     assert proof.state is not None
     evidence = Evidence(problem, proof.state)

@@ -21,7 +21,7 @@ from torch import Tensor
 from neuronfair.errors import RunError
 from neuronfair.proof.bounds.space import LEAF, MAX_COUNTED_CODES, Boxes, CutTree, count_varied_codes
 from neuronfair.proof.certificate import CertifiedBoxes
-from neuronfair.proof.problem import Problem
+from neuronfair.proof.problem import ProofProblem
 
 UNDECIDED, FAIR, DEPENDS = 0, 1, 2  # what is proved of a guide
 DRAWN_GUIDES = {"cpu": 20_000, "cuda": 300_000}  # guides that are drawn at once
@@ -358,7 +358,7 @@ def make_certified_columns(boxes: Boxes, pattern: Tensor, fair: Tensor) -> dict[
 
 
 def make_enumerated_columns(
-    problem: Problem, boxes: Boxes, pattern: Tensor, counts: tuple[Tensor, Tensor]
+    problem: ProofProblem, boxes: Boxes, pattern: Tensor, counts: tuple[Tensor, Tensor]
 ) -> dict[str, Tensor]:
     """Return the columns of enumerated boxes: `counts` combinations of codes are fair, and flip."""
     codes = count_varied_codes(problem.space, boxes)
@@ -385,7 +385,7 @@ def _make_columns(boxes: Boxes, pattern: Tensor, *proved: Tensor) -> dict[str, T
     return dict(zip(BOX_COLUMNS, (boxes.low.int(), boxes.high.int(), pattern.int(), *proved), strict=True))
 
 
-def sum_proved(problem: Problem, columns: BoxColumns) -> Tensor:
+def sum_proved(problem: ProofProblem, columns: BoxColumns) -> Tensor:
     """Return the shares of all combinations of codes that boxes prove fair and discriminatory, about: (2,)."""
     weight = find_shares(problem, columns)
     return torch.stack([(weight * columns["fair"]).sum(), (weight * columns["flips"]).sum()])
@@ -396,17 +396,17 @@ def get_boxes(columns: BoxColumns) -> Boxes:
     return Boxes(columns["low"].long(), columns["high"].long())
 
 
-def find_shares(problem: Problem, columns: BoxColumns) -> Tensor:
+def find_shares(problem: ProofProblem, columns: BoxColumns) -> Tensor:
     """Return the records of each box as a share of all combinations of codes, about: (n,)."""
-    return problem.records.share(problem.space, get_boxes(columns), columns["pattern"].long())
+    return problem.valid_records.share(problem.space, get_boxes(columns), columns["pattern"].long())
 
 
-def build_certified_boxes(problem: Problem, parts: Sequence[BoxColumns]) -> CertifiedBoxes:
+def build_certified_boxes(problem: ProofProblem, parts: Sequence[BoxColumns]) -> CertifiedBoxes:
     """Return boxes with the whole numbers of records that are proved in each."""
     low, high, pattern, *proved = (torch.cat([part[name].cpu() for part in parts]) for name in BOX_COLUMNS)
     boxes = Boxes(low.long().to(problem.device), high.long().to(problem.device))
     sizes = problem.space.count_codes(boxes).cpu()
-    value_counts = problem.records.in_region.sum(1).cpu()[pattern.long()]
+    value_counts = problem.valid_records.in_region.sum(1).cpu()[pattern.long()]
     dtype = np.int64 if problem.count < MAX_COUNTED_CODES else object
     records = _count_records(sizes, value_counts, dtype)
     uniform_records = _count_records(torch.where(high > low, 1, sizes), value_counts, dtype)
@@ -429,7 +429,7 @@ def _take_share(records: npt.NDArray[Any], share: Tensor) -> npt.NDArray[Any]:
     return np.asarray((records >> SHARE_BITS) * parts + ((low_bits * parts) >> SHARE_BITS))
 
 
-def check_state(problem: Problem, state: ProofState, source: object) -> None:
+def check_state(problem: ProofProblem, state: ProofState, source: object) -> None:
     """Refuse a state that no proof about this region can have: a folder may be a stranger's.
 
     Its boxes must lie within the region and make it up, and no box may have more proved than it holds. They must be the
@@ -445,7 +445,7 @@ def check_state(problem: Problem, state: ProofState, source: object) -> None:
         low, high, pattern = (kind[name].cpu().long() for name in ("low", "high", "pattern"))
         is_inside = low.shape == high.shape == (len(pattern), highest.shape[1]) and bool(
             ((low >= 0) & (low <= high) & (high <= highest)).all()
-            & ((pattern >= 0) & (pattern < len(problem.records.valid))).all()
+            & ((pattern >= 0) & (pattern < len(problem.valid_records.valid))).all()
         )
         fair, flips, *counts = (kind[name].cpu().double() for name in BOX_COLUMNS[3:])
         if not is_inside or not bool(((fair >= 0) & (flips >= 0) & (fair + flips <= 1 + SHARE_TOLERANCE)).all()):
@@ -454,7 +454,7 @@ def check_state(problem: Problem, state: ProofState, source: object) -> None:
         codes = count_varied_codes(problem.space, boxes).cpu()
         if not bool(((counts[0] >= -1) & (counts[1] >= -1) & (counts[0] + counts[1] <= codes)).all()):
             raise RunError(f"{source}: its boxes prove more records than they hold")
-        total += problem.records.share(problem.space, boxes, pattern.to(problem.device)).sum().cpu()
+        total += problem.valid_records.share(problem.space, boxes, pattern.to(problem.device)).sum().cpu()
     axis = state.undecided["axis"].cpu()
     is_complete = abs(float(total / problem.total_share.cpu()) - 1) <= SHARE_TOLERANCE
     if not is_complete or not bool(((axis >= -1) & (axis < highest.shape[1])).all()):

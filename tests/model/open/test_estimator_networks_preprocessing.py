@@ -9,7 +9,7 @@ import torch
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import TableDomain
 from neuronfair.model.open.estimator_networks import MAX_CURVE_VALUES, NotLinear, make_linear_layer
-from neuronfair.model.open.opened import Request
+from neuronfair.model.open.opened import OpenRequest
 
 DOMAIN = TableDomain(
     "d",
@@ -120,5 +120,5 @@ def test_an_empty_cell_beside_the_line_is_a_value_of_a_lookup_or_refused():
 
 
 def test_every_number_that_may_be_empty_is_tried_so():
-    request = Request("model", with_empty(100_000), torch.zeros(3, 4, dtype=torch.int64))
+    request = OpenRequest("model", with_empty(100_000), torch.zeros(3, 4, dtype=torch.int64))
     assert (request.trial_rows[:, 0] == 100_000).sum() == 1

@@ -14,7 +14,7 @@ from neuronfair.errors import ModelError
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open import wrap_model
-from neuronfair.model.open.opened import Request, make_white_box
+from neuronfair.model.open.opened import OpenRequest, make_white_box
 from neuronfair.model.weights import fingerprint, fully_connected
 from tests.model.open.conftest import check_white_box
 
@@ -107,7 +107,7 @@ def test_nan_weights_are_refused(own, crowd):
 
 def ask(module: nn.Module, crowd, **options):
     """Open a torch module as its own bridge would."""
-    return make_white_box(Request("net", crowd.domain, crowd.rows, **options), "torch", module)
+    return make_white_box(OpenRequest("net", crowd.domain, crowd.rows, **options), "torch", module)
 
 
 @pytest.mark.parametrize(

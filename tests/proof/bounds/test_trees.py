@@ -20,7 +20,7 @@ from neuronfair.proof.bounds import trees
 from neuronfair.proof.bounds.margins import build_margins
 from neuronfair.proof.bounds.space import Boxes, Space, find_valid_records, refine_classes
 from neuronfair.proof.bounds.trees import TreeBounds, build_tree_bounds
-from neuronfair.proof.problem import Problem, build_rows
+from neuronfair.proof.problem import ProofProblem, build_rows
 
 DOMAIN = parse_domain("""
 sensitive = ["sex", "race"]
@@ -216,7 +216,7 @@ def test_a_proof_says_exactly_who_is_decided_otherwise(case: str, monkeypatch: p
     decision = CASES[case][1]
     allowed = [torch.ones(attribute.size, dtype=torch.bool) for attribute in DOMAIN.attributes]
     people = find_valid_records(DOMAIN, Space(trees.space.axes), allowed)
-    problem = Problem(
+    problem = ProofProblem(
         DOMAIN,
         decision,
         "",

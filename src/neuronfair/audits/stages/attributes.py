@@ -41,7 +41,7 @@ from neuronfair.model.decision import Scale
 from neuronfair.model.open import OpenedModel
 from neuronfair.progress import PieceProgress, Progress, count_progress, label_progress, show_nothing
 from neuronfair.proof.certificate import Proof
-from neuronfair.proof.problem import Problem, build_problem
+from neuronfair.proof.problem import ProofProblem, build_problem
 from neuronfair.proof.records import EvaluatedRecords, ProofRecords, check_against_model
 from neuronfair.proof.session import certify
 from neuronfair.scale.tasks import Tasks
@@ -68,7 +68,7 @@ class ProofStage:
     seconds: float
 
     @cached_property
-    def _problem(self) -> Problem:
+    def _problem(self) -> ProofProblem:
         return build_problem(self.opened_model, self.data.domain, device=self.opened_model.model.encoding.device)
 
     def prove(self, progress: Progress = show_nothing, *, has_table: bool = True) -> ProofOutcome:

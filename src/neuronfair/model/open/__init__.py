@@ -21,7 +21,7 @@ from neuronfair.model.network import Network
 from neuronfair.model.open.names import list_input_names, source_of
 from neuronfair.model.open.opened import (
     OpenedModel,
-    Request,
+    OpenRequest,
     add_preprocess_fingerprint,
     extend_to_domain,
     restrict_to_inputs,
@@ -59,7 +59,7 @@ def wrap_model(
     rows = rows.rows if isinstance(rows, Dataset) else rows
     if not len(rows):
         raise ModelError(f"{source}: there are no rows to try the model on")
-    full = Request(
+    full = OpenRequest(
         source, domain, rows, weights, device, decision, types=types, inferred=inferred, trust_pickle=trust_pickle
     )
     if isinstance(preprocess, str):
@@ -98,7 +98,7 @@ def _import_reader(name: str) -> ModuleType:
     return import_module(f"{__name__}.{name}")
 
 
-def _import_preprocess(request: Request, name: str) -> Callable[[Any], Any]:
+def _import_preprocess(request: OpenRequest, name: str) -> Callable[[Any], Any]:
     function: Callable[[Any], Any] | None = None
     if ":" in name:
         function = _import_reader("user_code").import_object(request, name)

@@ -18,7 +18,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.limits import check_size
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.names import match_classes
-from neuronfair.model.open.opened import ModelInputs, Request
+from neuronfair.model.open.opened import ModelInputs, OpenRequest
 
 LINE_POINTS = 17  # values of a number at which a straight line is checked, both ends among them
 MAX_LOOKUP_VALUES = 256  # values of a number that may become a one-hot block where the transform is no straight line
@@ -248,7 +248,7 @@ def is_perceptron(final: Any) -> bool:
 
 
 def convert_estimator(
-    request: Request, estimator: Any, final: Any, features: ModelInputs, answers: np.ndarray
+    request: OpenRequest, estimator: Any, final: Any, features: ModelInputs, answers: np.ndarray
 ) -> tuple[TableEncoding, nn.Sequential]:
     """Return a fitted estimator as one torch module, and the encoding that it reads.
 
@@ -290,7 +290,7 @@ def _build_hidden(final: Any) -> dict[str, nn.Module]:
     }
 
 
-def _list_output_layers(request: Request, final: Any) -> list[dict[str, nn.Module]]:
+def _list_output_layers(request: OpenRequest, final: Any) -> list[dict[str, nn.Module]]:
     """Return the last layers that a model may have: its scores, with or without probabilities of them."""
     perceptron = is_perceptron(final)
     last = _make_linear(*((final.coefs_[-1], final.intercepts_[-1]) if perceptron else _linear_weights(final) or ()))

@@ -42,7 +42,7 @@ from neuronfair.model.open.opened import (
     TOLERANCE,
     ModelInputs,
     OpenedModel,
-    Request,
+    OpenRequest,
     fingerprint_by_scores,
     make_black_box,
     make_white_box,
@@ -77,7 +77,7 @@ class PredictMethod:
 class FittedModel:
     """A model with the inputs that it accepts, and its `predictions` to the tried rows of the request."""
 
-    request: Request
+    request: OpenRequest
     kind: str
     method: PredictMethod
     inputs: ModelInputs
@@ -88,7 +88,7 @@ class FittedModel:
 
     @staticmethod
     def of(
-        request: Request, kind: str, method: PredictMethod, candidates: Sequence[ModelInputs], estimator: Any = None
+        request: OpenRequest, kind: str, method: PredictMethod, candidates: Sequence[ModelInputs], estimator: Any = None
     ) -> FittedModel:
         """Return the model with the first of several inputs that it accepts; the `estimator` explains why it fails."""
         inputs, predictions = _find_accepted_inputs(request, method, candidates, estimator)
@@ -151,7 +151,7 @@ class FittedModel:
 
 
 def _find_accepted_inputs(
-    request: Request, method: PredictMethod, candidates: Sequence[ModelInputs], estimator: Any
+    request: OpenRequest, method: PredictMethod, candidates: Sequence[ModelInputs], estimator: Any
 ) -> tuple[ModelInputs, np.ndarray]:
     """Return the first inputs that a model accepts, and its predictions for the tried rows."""
     first: Exception | None = None
@@ -176,7 +176,7 @@ def _to_array(prediction: Any) -> np.ndarray:
     return array
 
 
-def open_source(request: Request) -> OpenedModel:
+def open_source(request: OpenRequest) -> OpenedModel:
     """Read the file of a fitted model."""
     estimator, remark = read_file(request)
     return open_estimator(request, estimator, request.digest, remark)
@@ -187,7 +187,7 @@ def list_names(file: ModelFile) -> list[str] | None:
     return list_input_names(read_file(file)[0])
 
 
-def open_estimator(request: Request, estimator: Any, digest: str | None, remark: str = "") -> OpenedModel:
+def open_estimator(request: OpenRequest, estimator: Any, digest: str | None, remark: str = "") -> OpenedModel:
     """Return a fitted perceptron or linear model, with its preprocessing, as a network; any other as a black box.
 
     A pipeline gets the table's own labels and numbers. A bare estimator gets the columns of its feature names; without
@@ -210,7 +210,7 @@ def open_estimator(request: Request, estimator: Any, digest: str | None, remark:
     return replace(result, fingerprint=digest)
 
 
-def _fit_inputs(request: Request, estimator: Any, final: Any) -> FittedModel:
+def _fit_inputs(request: OpenRequest, estimator: Any, final: Any) -> FittedModel:
     """Return an estimator with the first inputs that it accepts."""
     kind, method = framework(final) or "scikit-learn", find_predict_method(request, estimator, final)
     if method.columns is not None:
@@ -274,7 +274,7 @@ def _open_black_box(
     return result
 
 
-def find_predict_method(request: Request, estimator: Any, final: Any) -> PredictMethod:
+def find_predict_method(request: OpenRequest, estimator: Any, final: Any) -> PredictMethod:
     """Return how to call a fitted model: for probabilities, scores or decisions, by the methods that it has."""
     if framework(final) == "XGBoost" and type(final).__name__ == "Booster":
         booster = BoosterPredictor(final)
@@ -302,7 +302,9 @@ def find_predict_method(request: Request, estimator: Any, final: Any) -> Predict
     return PredictMethod(method, classes, probability=name != "decision_function", note=note)
 
 
-def _with_sensitive_features(request: Request, estimator: Any, method: Callable[..., Any], note: str) -> PredictMethod:
+def _with_sensitive_features(
+    request: OpenRequest, estimator: Any, method: Callable[..., Any], note: str
+) -> PredictMethod:
     """Return how to call a model of Fairlearn that takes the demographic groups next to its inputs."""
     groups, inputs = list(request.domain.sensitive), list_input_names(estimator) or list(request.domain.names)
     note = "; ".join(filter(None, (note, f"it gets {', '.join(groups)} as {GROUPS_ARGUMENT}")))
@@ -314,7 +316,7 @@ def _with_sensitive_features(request: Request, estimator: Any, method: Callable[
     return PredictMethod(predict, probability=True, columns=columns, note=note)
 
 
-def _with_constant(request: Request, method: Callable[..., Any], names: list[str]) -> PredictMethod:
+def _with_constant(request: OpenRequest, method: Callable[..., Any], names: list[str]) -> PredictMethod:
     """Return how to call a model of statsmodels, which gets a column of ones where it was fitted with one."""
     indices = [index for index, name in enumerate(names) if name in CONSTANTS]
     inputs = [name for name in names if name not in CONSTANTS]

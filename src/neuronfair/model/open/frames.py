@@ -20,7 +20,7 @@ from neuronfair.errors import ModelError, did_you_mean, require
 from neuronfair.limits import check_size
 from neuronfair.model.encoding import TableEncoding
 from neuronfair.model.open.names import list_input_names, list_selected_columns, list_steps, shorten_list
-from neuronfair.model.open.opened import ModelInputs, Request
+from neuronfair.model.open.opened import ModelInputs, OpenRequest
 
 _TRUTH_VALUES = {"True": True, "False": False}
 EMPTY_FLAGS = ("?", "nan", "NaN", "NA", "None")  # endings of an indicator of empty cells
@@ -328,12 +328,12 @@ class TreeColumns:
     has_names: bool  # by the user, not by their position
 
 
-def original_table(request: Request, columns: Sequence[str] | None = None, **options: Any) -> ModelInputs:
+def original_table(request: OpenRequest, columns: Sequence[str] | None = None, **options: Any) -> ModelInputs:
     """Return the table itself, with the names and dtypes that it had."""
     return table_inputs(request.domain.to("cpu"), columns, types=request.types, **options)
 
 
-def declared_numbers(request: Request, note: str = "") -> ModelInputs:
+def declared_numbers(request: OpenRequest, note: str = "") -> ModelInputs:
     """Return the numbers that the domain file declares, as one tensor."""
     encoding = TableEncoding.of(request.domain.to("cpu"))
     return ModelInputs(
@@ -344,14 +344,14 @@ def declared_numbers(request: Request, note: str = "") -> ModelInputs:
     )
 
 
-def preprocess_table(request: Request) -> ModelInputs:
+def preprocess_table(request: OpenRequest) -> ModelInputs:
     """Return the table after the user's own preprocessing."""
     assert request.preprocess is not None
     return original_table(request).then(request.preprocess, note=PREPROCESSED, program="the function preprocess")
 
 
 def estimator_inputs(
-    request: Request,
+    request: OpenRequest,
     estimator: Any,
     *,
     bare: bool,
@@ -384,14 +384,14 @@ def estimator_inputs(
     )
 
 
-def _list_other_forms(request: Request, table: ModelInputs, names: Sequence[str] | None) -> list[ModelInputs]:
+def _list_other_forms(request: OpenRequest, table: ModelInputs, names: Sequence[str] | None) -> list[ModelInputs]:
     """Return the table with dates parsed, and the table as an array."""
     dated = any(attribute.date is not None for attribute in request.domain.attributes)
     others = [replace(original_table(request, names, dates=True), by_position=table.by_position)] if dated else []
     return [*others, table.then(lambda frame: frame.to_numpy(), by_position=names is None)]
 
 
-def function_inputs(request: Request, names: Sequence[str] | None) -> list[ModelInputs]:
+def function_inputs(request: OpenRequest, names: Sequence[str] | None) -> list[ModelInputs]:
     """Return the inputs of a function: the table, or what `preprocess` makes of it."""
     if request.preprocess is not None:
         return [preprocess_table(request)]
@@ -399,7 +399,7 @@ def function_inputs(request: Request, names: Sequence[str] | None) -> list[Model
     return [table, *_list_other_forms(request, table, names)]
 
 
-def _make_positional_inputs(request: Request, estimator: Any, bare: bool) -> list[ModelInputs]:
+def _make_positional_inputs(request: OpenRequest, estimator: Any, bare: bool) -> list[ModelInputs]:
     """Return the inputs of an estimator without column names.
 
     A pipeline gets the table's cells. So does an estimator that does not state how many inputs it has, and any one if
@@ -422,13 +422,13 @@ def _make_positional_inputs(request: Request, estimator: Any, bare: bool) -> lis
     raise request.error(f"expects {count} columns, but the domain '{domain.name}' has {available}")
 
 
-def _make_declared_array(request: Request) -> ModelInputs:
+def _make_declared_array(request: OpenRequest) -> ModelInputs:
     width = TableEncoding.of(request.domain).width
     note = f"it gets the {width} numbers of the domain's encoding, because it has no column names"
     return declared_numbers(request, note).then(lambda tensors: tensors[0].numpy())
 
 
-def _make_tree_inputs(request: Request, trees: TreeColumns) -> ModelInputs:
+def _make_tree_inputs(request: OpenRequest, trees: TreeColumns) -> ModelInputs:
     domain, names = request.domain, trees.names
     if trees.has_names:
         return number_columns(request, names, trees.categories)
@@ -443,7 +443,7 @@ def _make_tree_inputs(request: Request, trees: TreeColumns) -> ModelInputs:
 
 
 def number_columns(
-    request: Request,
+    request: OpenRequest,
     names: Sequence[str],
     categories: Mapping[str, Sequence[Any] | None] | None = None,
     note: str = "",

@@ -40,7 +40,7 @@ MAX_STRAY_SHARE = 0.05  # of the scores may lie outside: random rows can be unli
 
 
 @dataclass(frozen=True)
-class Request(ModelFile):
+class OpenRequest(ModelFile):
     """What `wrap_model` opens. Each reader takes a request and ends with `make_white_box` or `make_black_box`."""
 
     domain: TableDomain
@@ -162,7 +162,7 @@ ScoresOfFrame = Callable[[Any], np.ndarray]  # from a DataFrame of original cell
 
 
 def make_white_box(
-    request: Request,
+    request: OpenRequest,
     kind: str,
     module: nn.Module,
     *,
@@ -202,7 +202,7 @@ def make_white_box(
 
 
 def _open_without_layers(
-    request: Request, kind: str, module: nn.Module, encoding: TableEncoding, error: ModelError, reason: str
+    request: OpenRequest, kind: str, module: nn.Module, encoding: TableEncoding, error: ModelError, reason: str
 ) -> OpenedModel:
     try:
         network = Network(module, encoding, layers=()).double()
@@ -219,7 +219,7 @@ def _open_without_layers(
 
 
 def make_black_box(
-    request: Request,
+    request: OpenRequest,
     kind: str,
     scores_of: ModelInputs,
     reason: str,
@@ -246,7 +246,7 @@ def make_black_box(
     return replace(result, declared=scores_of.of_numbers is not None, scores_of_frame=scores_of.of_frame)
 
 
-def reproduces_scores(request: Request, converted: OpenedModel, predict: Callable[[Tensor], Any]) -> bool:
+def reproduces_scores(request: OpenRequest, converted: OpenedModel, predict: Callable[[Tensor], Any]) -> bool:
     """Return whether a converted model gives the scores of its source, `predict`, on the tried rows.
 
     A source that fails cannot be compared, so its scores are not reproduced.
@@ -261,14 +261,16 @@ def reproduces_scores(request: Request, converted: OpenedModel, predict: Callabl
     return scores.shape == source_scores.shape and torch.allclose(scores, source_scores, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def compare_with_source(request: Request, converted: OpenedModel, source: ModelInputs, digest: str = "") -> OpenedModel:
+def compare_with_source(
+    request: OpenRequest, converted: OpenedModel, source: ModelInputs, digest: str = ""
+) -> OpenedModel:
     """Return a converted model with its source; if their scores differ, the source as a black box."""
     if reproduces_scores(request, converted, source.of_rows):
         return replace(converted, original=source.of_rows)
     return make_black_box(request, converted.kind, source, "its scores could not be reproduced in torch", digest=digest)
 
 
-def _choose_decision(request: Request, scores: Tensor, probability: bool) -> tuple[Decision, str]:
+def _choose_decision(request: OpenRequest, scores: Tensor, probability: bool) -> tuple[Decision, str]:
     """Return how scores become decisions, with a remark where a tolerance was chosen for a regression.
 
     The user's choice comes first. By default it is the class of the largest score, a threshold for a single score, or a
@@ -295,7 +297,7 @@ def _choose_decision(request: Request, scores: Tensor, probability: bool) -> tup
     )
 
 
-def _compute_trial_scores(request: Request, model: Network | BlackBox) -> Tensor:
+def _compute_trial_scores(request: OpenRequest, model: Network | BlackBox) -> Tensor:
     """Return the scores of the tried rows; refuse a model that fails, or gives other scores in another batch."""
     rows = request.trial_rows.to(request.device)
     try:
@@ -314,7 +316,7 @@ def _compute_trial_scores(request: Request, model: Network | BlackBox) -> Tensor
     return scores
 
 
-def restrict_to_inputs(request: Request) -> Request:
+def restrict_to_inputs(request: OpenRequest) -> OpenRequest:
     """Return the same request for the attributes that are inputs of the model, without those with encode "none"."""
     domain, columns = request.domain, _list_input_columns(request.domain)
     if len(columns) == len(domain.attributes):
@@ -328,7 +330,7 @@ def restrict_to_inputs(request: Request) -> Request:
     return replace(request, domain=inputs, rows=request.rows[:, columns], unused=unused)
 
 
-def extend_to_domain(request: Request, input_model: OpenedModel) -> OpenedModel:
+def extend_to_domain(request: OpenRequest, input_model: OpenedModel) -> OpenedModel:
     """Return a model of the inputs alone, opened for `restrict_to_inputs`, as a model of all attributes."""
     domain, columns = request.domain.to(request.device), _list_input_columns(request.domain)
     model = input_model.model
@@ -376,7 +378,7 @@ def digest_estimator(estimator: Any) -> str | None:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def fingerprint_by_scores(request: Request, black_box: OpenedModel, function: Any) -> OpenedModel:
+def fingerprint_by_scores(request: OpenRequest, black_box: OpenedModel, function: Any) -> OpenedModel:
     """Return an opened function whose fingerprint covers its source code and its scores.
 
     The code alone is not enough: it may read a file or call other functions, which can change. The scores are those of

@@ -25,7 +25,7 @@ from neuronfair.model.open.frames import (
     original_table,
 )
 from neuronfair.model.open.names import shorten_list
-from neuronfair.model.open.opened import ModelInputs, Request
+from neuronfair.model.open.opened import ModelInputs, OpenRequest
 
 MAX_COLUMNS_SHOWN = 6  # of one input in a note
 MAX_TEXTS = 1 << 17  # values of an attribute that may become text
@@ -63,7 +63,7 @@ def call_module(module: nn.Module, names: Sequence[str], tensors: Sequence[Tenso
     return module(**tensors_by_name) if by_name else module(tensors_by_name)
 
 
-def preprocessed_tensors(request: Request) -> ModelInputs:
+def preprocessed_tensors(request: OpenRequest) -> ModelInputs:
     """Return the tensors that the user's own preprocessing makes of the table."""
     function = request.preprocess
     assert function is not None
@@ -90,7 +90,7 @@ def preprocessed_tensors(request: Request) -> ModelInputs:
     return replace(table.then(tensors), names=names, note=PREPROCESSED, program="the function preprocess")
 
 
-def _to_tensor(request: Request, part: Any) -> Tensor:
+def _to_tensor(request: OpenRequest, part: Any) -> Tensor:
     try:
         tensor = part.detach().cpu() if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
     except (TypeError, ValueError) as error:
@@ -109,7 +109,7 @@ def list_arguments(module: nn.Module) -> list[str]:
 
 
 def graph_inputs(
-    request: Request, inputs: Sequence[NetworkInput], *, raw: Raw = "none", texts: Sequence[str] = ()
+    request: OpenRequest, inputs: Sequence[NetworkInput], *, raw: Raw = "none", texts: Sequence[str] = ()
 ) -> ModelInputs | None:
     """Return the inputs that a file describes; None for the numbers that the domain declares."""
     if request.preprocess is not None:
@@ -119,7 +119,7 @@ def graph_inputs(
     return matched_inputs(request, inputs, raw=raw, texts=texts)
 
 
-def column_inputs(request: Request, names: Sequence[str]) -> ModelInputs:
+def column_inputs(request: OpenRequest, names: Sequence[str]) -> ModelInputs:
     """Return columns by the names of a module's arguments: labels as whole numbers (n,), other columns as (n, 1).
 
     Numbers are scaled as a domain file declares, and those of the table itself where there is none.
@@ -133,7 +133,7 @@ def column_inputs(request: Request, names: Sequence[str]) -> ModelInputs:
 
 
 def matched_inputs(
-    request: Request, inputs: Sequence[NetworkInput], *, raw: Raw = "none", texts: Sequence[str] = ()
+    request: OpenRequest, inputs: Sequence[NetworkInput], *, raw: Raw = "none", texts: Sequence[str] = ()
 ) -> ModelInputs:
     """Return the inputs that a file describes: columns by their names, or by their types.
 
@@ -168,7 +168,7 @@ def matched_inputs(
     return inputs_of_columns(columns, note).then(tensors, names=tuple(i.name for i in inputs))
 
 
-def _assign_by_kind(request: Request, inputs: Sequence[NetworkInput]) -> list[list[Attribute]]:
+def _assign_by_kind(request: OpenRequest, inputs: Sequence[NetworkInput]) -> list[list[Attribute]]:
     """Return the attributes of each input, in the domain's order, if labels and numbers fill them exactly."""
     widths = {kind: sum(i.width for i in inputs if i.kind == kind) for kind in ("whole", "float")}
     attributes = request.domain.attributes

@@ -27,7 +27,7 @@ from neuronfair.model.open.opened import (
     TOLERANCE,
     ModelInputs,
     OpenedModel,
-    Request,
+    OpenRequest,
     make_black_box,
     make_white_box,
     reproduces_scores,
@@ -198,7 +198,7 @@ def _find_site(two_rows: Tensor, three_rows: Tensor) -> EmbeddingSite:
     return EmbeddingSite(dims[0], two_rows.numel() // 2)
 
 
-def with_input_layer(request: Request, network: SourceNetwork) -> tuple[TableEncoding, InputLayer]:
+def with_input_layer(request: OpenRequest, network: SourceNetwork) -> tuple[TableEncoding, InputLayer]:
     """Return the encoding and the network behind an input layer; refuse inputs that no such layer can make."""
     in_domain = ((request.trial_rows >= 0) & (request.trial_rows < request.domain.to("cpu").sizes)).all(1)
     rows = request.trial_rows[in_domain]
@@ -234,7 +234,7 @@ def with_input_layer(request: Request, network: SourceNetwork) -> tuple[TableEnc
 
 
 def open_with_inputs(
-    request: Request,
+    request: OpenRequest,
     kind: str,
     inner: nn.Module,
     inputs: ModelInputs,
@@ -262,7 +262,7 @@ def open_with_inputs(
     return make_black_box(request, kind, scores, reason, digest=digest)
 
 
-def open_module(request: Request, kind: str, module: nn.Module) -> OpenedModel:
+def open_module(request: OpenRequest, kind: str, module: nn.Module) -> OpenedModel:
     """Return a torch module, with preprocessed inputs, the columns that its arguments name, or one tensor.
 
     One tensor holds the numbers that the domain declares; a module with embedding lookups gets an input layer.
@@ -284,13 +284,13 @@ def open_module(request: Request, kind: str, module: nn.Module) -> OpenedModel:
     return replace(make_white_box(request, kind, layered, encoding=encoding), fingerprint=fingerprint(module))
 
 
-def open_weights(request: Request) -> OpenedModel:
+def open_weights(request: OpenRequest) -> OpenedModel:
     """Read own weights; refuse those made for another domain or encoding."""
     fewer = request.without_sensitive(lambda others: TableEncoding(others).width)
     return make_white_box(request, "neuronfair", read_model(request.path, request.domain, fewer))
 
 
-def open_exported(request: Request) -> OpenedModel:
+def open_exported(request: OpenRequest) -> OpenedModel:
     """Load a torch.export archive that the user trusts: torch's loader unpickles parts of it.
 
     Its batch size must be free. Without trust it is refused by its name (`model/formats.py`).
@@ -322,7 +322,7 @@ def _to_plain_module(program: torch.export.ExportedProgram) -> nn.Module:
     return fx.GraphModule(module, graph).eval()
 
 
-def _list_network_inputs(request: Request, program: torch.export.ExportedProgram) -> list[NetworkInput]:
+def _list_network_inputs(request: OpenRequest, program: torch.export.ExportedProgram) -> list[NetworkInput]:
     """Return the inputs of the program, all of them tensors."""
     values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]

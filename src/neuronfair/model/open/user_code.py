@@ -29,7 +29,7 @@ from neuronfair.model.open.names import list_input_names
 from neuronfair.model.open.opened import (
     ModelInputs,
     OpenedModel,
-    Request,
+    OpenRequest,
     digest_estimator,
     fingerprint_by_scores,
     make_black_box,
@@ -40,7 +40,7 @@ from neuronfair.model.open.torch_modules import open_module
 from neuronfair.model.weights import fingerprint, read_safetensors
 
 
-def open_source(request: Request) -> OpenedModel:
+def open_source(request: OpenRequest) -> OpenedModel:
     """Import `package.module:name`: a module or a function that makes one, a fitted model, or a function of a table."""
     model = import_object(request, request.source)
     if makes_model(model):
@@ -66,7 +66,7 @@ def open_source(request: Request) -> OpenedModel:
     return open_object(request, model)
 
 
-def open_object(request: Request, model: Any) -> OpenedModel:
+def open_object(request: OpenRequest, model: Any) -> OpenedModel:
     """Open a model in memory by its type: a torch module or network, a fitted estimator, or a function."""
     if keras_file.is_keras(model):
         return keras_file.open_object(request, model)
@@ -89,7 +89,7 @@ def open_object(request: Request, model: Any) -> OpenedModel:
     return open_function(request, model)
 
 
-def open_function(request: Request, function: Any) -> OpenedModel:
+def open_function(request: OpenRequest, function: Any) -> OpenedModel:
     """Return a function of a table as a black box; its fingerprint covers its source code and its scores."""
     columns = list_input_names(function)
     columns = columns if columns is not None and set(columns) <= set(request.domain.names) else None

@@ -19,7 +19,7 @@ from neuronfair.limits import TooLargeError
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import wrap_model
 from neuronfair.model.open.frames import TreeColumns, estimator_inputs
-from neuronfair.model.open.opened import Request
+from neuronfair.model.open.opened import OpenRequest
 from tests.model.open.conftest import check_black_box
 
 joblib = pytest.importorskip("joblib")
@@ -261,7 +261,7 @@ def test_empty_cells_reach_the_trees(case):
 def test_trees_without_names_are_given_what_the_domain_declares(crowd):
     names = tuple(f"Column_{place}" for place in range(crowd.x.shape[1]))
     columns = TreeColumns(names, {}, has_names=False)
-    (inputs,) = estimator_inputs(Request("trees", crowd.domain, crowd.rows), None, bare=True, trees=columns)
+    (inputs,) = estimator_inputs(OpenRequest("trees", crowd.domain, crowd.rows), None, bare=True, trees=columns)
     assert inputs.of_numbers is not None
     np.testing.assert_array_equal(inputs.of_rows(crowd.rows), crowd.x)
 

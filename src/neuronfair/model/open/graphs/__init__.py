@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from neuronfair.errors import NeuronFairError
 from neuronfair.limits import TooLargeError, check_size
 from neuronfair.model.encoding import ROWS_PER_PASS
-from neuronfair.model.open.opened import Request
+from neuronfair.model.open.opened import OpenRequest
 
 GRADIENT_FACTOR = 4  # a pass with gradients keeps the results of all steps, and may take that many times as much
 MAX_RANK = 32  # dimensions of a tensor; numpy has no more than 64
@@ -263,7 +263,7 @@ class Graph(nn.Module):
         return attribute
 
 
-def check_full_pass(request: Request, graph: Graph, examples: Sequence[Tensor]) -> None:
+def check_full_pass(request: OpenRequest, graph: Graph, examples: Sequence[Tensor]) -> None:
     """Refuse a graph that would need more memory for a full pass than a file may take; nothing is computed.
 
     `examples` are its inputs for some rows.

@@ -25,7 +25,7 @@ from neuronfair.model.open.frames import declared_numbers
 from neuronfair.model.open.graphs import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.keras_layers import LOOKUPS, convert_layer, ignore_numpy_warning, make_stand_ins
 from neuronfair.model.open.names import list_input_names
-from neuronfair.model.open.opened import ModelInputs, OpenedModel, Request, compare_with_source, make_black_box
+from neuronfair.model.open.opened import ModelInputs, OpenedModel, OpenRequest, compare_with_source, make_black_box
 from neuronfair.model.open.tensors import NetworkInput, graph_inputs, list_texts, preprocessed_tensors
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import read_sandboxed
@@ -90,7 +90,7 @@ _MAX_BATCH_NUMBERS = 1 << 26
 _MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}  # of a .keras archive, besides the folder assets
 
 
-def open_source(request: Request) -> OpenedModel:
+def open_source(request: OpenRequest) -> OpenedModel:
     """Read a Keras model; layers that hold Python code are loaded only if the file is trusted."""
     return _open_model(request, _load_model(request), None)
 
@@ -100,7 +100,7 @@ def is_keras(model: Any) -> bool:
     return any(c.__name__ == "Model" and c.__module__.partition(".")[0] == "keras" for c in type(model).__mro__)
 
 
-def open_object(request: Request, model: Any) -> OpenedModel:
+def open_object(request: OpenRequest, model: Any) -> OpenedModel:
     """Open a Keras model in memory; its fingerprint covers its configuration and weights."""
     digest = hashlib.sha256(json.dumps(model.get_config(), default=str, sort_keys=True).encode())
     for weight in model.get_weights():
@@ -108,7 +108,7 @@ def open_object(request: Request, model: Any) -> OpenedModel:
     return _open_model(request, model, digest.hexdigest())
 
 
-def _open_model(request: Request, model: Any, digest: str | None) -> OpenedModel:
+def _open_model(request: OpenRequest, model: Any, digest: str | None) -> OpenedModel:
     try:
         inputs = _list_model_inputs(model)
         text_names = {i.name for i in inputs if i.kind == "text"}
@@ -250,7 +250,9 @@ def _list_model_inputs(model: Any) -> list[NetworkInput]:
     return network_inputs
 
 
-def _make_keras_scores(request: Request, model: Any, inputs: ModelInputs | None, texts: Sequence[str]) -> ModelInputs:
+def _make_keras_scores(
+    request: OpenRequest, model: Any, inputs: ModelInputs | None, texts: Sequence[str]
+) -> ModelInputs:
     """Return the scores by Keras itself."""
     inputs, structure = inputs or declared_numbers(request), getattr(model, "_inputs_struct", None)
     words = np.array(list(texts) or [""], dtype=object)
@@ -274,7 +276,7 @@ def _make_keras_scores(request: Request, model: Any, inputs: ModelInputs | None,
     return inputs.then(predict)
 
 
-def _find_widest_layer(request: Request, model: Any) -> int:
+def _find_widest_layer(request: OpenRequest, model: Any) -> int:
     """Return how many numbers the widest layer makes of a row; refuse a model that would fill all memory."""
     widest = 1
     for layer in model.layers:

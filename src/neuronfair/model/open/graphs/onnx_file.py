@@ -21,7 +21,7 @@ from neuronfair.model.open.frames import declared_numbers, table_inputs
 from neuronfair.model.open.graphs import Graph, GraphStep, Ref, Unsupported, check_full_pass
 from neuronfair.model.open.graphs.onnx_operators import SHAPE_OPERATORS, find_operator, make_activation
 from neuronfair.model.open.names import describe_classes, list_single_columns, match_classes, order_classes
-from neuronfair.model.open.opened import ModelInputs, OpenedModel, Request, compare_with_source, make_black_box
+from neuronfair.model.open.opened import ModelInputs, OpenedModel, OpenRequest, compare_with_source, make_black_box
 from neuronfair.model.open.tensors import NetworkInput, graph_inputs
 from neuronfair.model.open.torch_modules import open_module, open_with_inputs
 from neuronfair.sandbox import UnreadableError, read_sandboxed
@@ -129,7 +129,7 @@ _TYPES |= {"tensor(float)": np.dtype("float32"), "tensor(double)": np.dtype("flo
 _INTEGER_TYPES = {2, 3, 4, 5, 6, 7, 9}  # and truth values
 
 
-def open_source(request: Request) -> OpenedModel:
+def open_source(request: OpenRequest) -> OpenedModel:
     """Read an ONNX graph; its scores are its output of floating-point numbers."""
     model = read_model(request)
     inputs = _list_graph_inputs(model.graph)
@@ -268,7 +268,7 @@ def _read_attribute(onnx: Any, attribute: Any) -> Any:
 
 
 def _open_with_onnxruntime(
-    request: Request, model: Any, inputs: list[Any], columns: ModelInputs | None, reason: str
+    request: OpenRequest, model: Any, inputs: list[Any], columns: ModelInputs | None, reason: str
 ) -> OpenedModel:
     """Return a graph that only onnxruntime can run: it reads the table itself, if it can, or numbers."""
     scores = None
@@ -286,7 +286,7 @@ def _open_with_onnxruntime(
     return make_black_box(request, "ONNX", scores, "; ".join(filter(None, (reason, scores.note))))
 
 
-def _make_onnx_scores(request: Request, model: Any, inputs: list[Any], columns: ModelInputs | None) -> ModelInputs:
+def _make_onnx_scores(request: OpenRequest, model: Any, inputs: list[Any], columns: ModelInputs | None) -> ModelInputs:
     """Return the scores by onnxruntime, with a remark; a graph with an input per column reads the table itself."""
     session = _start_session(request, model.SerializeToString())
     names = [item.name for item in inputs]
@@ -340,7 +340,7 @@ def _make_onnx_scores(request: Request, model: Any, inputs: list[Any], columns: 
     return source.then(predict, note="; ".join(filter(None, remarks)))
 
 
-def _start_session(request: Request, model: bytes) -> Any:
+def _start_session(request: OpenRequest, model: bytes) -> Any:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # on import it keeps a device id and a database
     try:
         runtime = require("onnxruntime", "onnx")
