@@ -28,7 +28,7 @@ from typing import Any
 
 from neuronfair.audits import run as audit
 from neuronfair.audits.folder import (
-    FIGURES,
+    REPORT_FILE,
     WEIGHTS,
     WORST_FINDINGS,
     begin_audit,
@@ -129,7 +129,7 @@ def make_audit(folder: Path, opened: OpenedModel, card: Card, data: Dataset) -> 
     runs = [path.parent for path in folder.glob("*/*/manifest.json")]
 
     def own(path: Path) -> bool:
-        return path.parent == folder and path.name != FIGURES and path.name not in EYE
+        return path.parent == folder and path.name != REPORT_FILE and path.name not in EYE
 
     ways = [
         Way(
@@ -137,7 +137,7 @@ def make_audit(folder: Path, opened: OpenedModel, card: Card, data: Dataset) -> 
             lambda: (begin_audit(folder, {}, text, "loans") and None, find_recorded_file(folder, WEIGHTS)),
             own,
         ),
-        Way("as a baseline", lambda: read_report(folder / FIGURES), lambda p: p.name == FIGURES),
+        Way("as a baseline", lambda: read_report(folder / REPORT_FILE), lambda p: p.name == REPORT_FILE),
     ]
     return [*ways, *map(looking, runs)]
 

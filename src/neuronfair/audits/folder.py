@@ -24,7 +24,7 @@ from neuronfair.store.files import Json, Lock, check_digest, is_sealed, read_sea
 from neuronfair.store.ledger import DOMAIN, MANIFEST, is_unused, load_manifest, write_manifest
 from neuronfair.store.run import Run
 
-WEIGHTS, FIGURES, PAGE = "model.safetensors", "audit.json", "report.html"
+WEIGHTS, REPORT_FILE, PAGE = "model.safetensors", "audit.json", "report.html"
 WORST_FINDINGS = "worst.json"  # next to the runs of one choice of attributes: the worst findings, shrunk
 DIFFERENCES = {
     "weights": "another model",
@@ -154,7 +154,7 @@ def write_weights_once(folder: Path, module: nn.Module, card: Card) -> None:
 
 def write_audit_json(folder: Path, report: Report) -> None:
     """Write the figures of an audit into its folder."""
-    _write_sealed(folder / FIGURES, msgspec.to_builtins(report))
+    _write_sealed(folder / REPORT_FILE, msgspec.to_builtins(report))
 
 
 def read_report(path: str | Path) -> Report:

@@ -178,12 +178,12 @@ class AuditOutputs:
 
     def check(self, job: AuditJob) -> None:
         """Refuse output files that cannot be written, or that another option names."""
-        from neuronfair.audits.folder import FIGURES, WEIGHTS
+        from neuronfair.audits.folder import REPORT_FILE, WEIGHTS
         from neuronfair.store.ledger import DOMAIN, MANIFEST
 
         input_files = (*job.input_files, job.regression_set, job.baseline)
         options.check_run_folder(self.out, self.force, input_files, of_audit=True)
-        audit_files = {name: self.out / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", FIGURES)}
+        audit_files = {name: self.out / name for name in (MANIFEST, DOMAIN, WEIGHTS, "model.json", REPORT_FILE)}
         for audit_path in audit_files.values():
             if audit_path.exists():
                 options.check_out(audit_path)
@@ -193,7 +193,7 @@ class AuditOutputs:
         path_by_flag["--regression-set"] = job.regression_set if job.regression_set_add else None  # which is written
         for flag, path in path_by_flag.items():
             if path is None or (
-                flag == "--json" and (options.is_stdout(path) or realpath(path) == realpath(audit_files[FIGURES]))
+                flag == "--json" and (options.is_stdout(path) or realpath(path) == realpath(audit_files[REPORT_FILE]))
             ):
                 continue
             if realpath(path) in use_by_path:
@@ -204,7 +204,7 @@ class AuditOutputs:
 
     def write(self, report: Report) -> None:
         """Write all files but audit.json, which the audit itself writes."""
-        from neuronfair.audits.folder import FIGURES
+        from neuronfair.audits.folder import REPORT_FILE
         from neuronfair.render.export import write_junit
         from neuronfair.render.page import render_audit
         from neuronfair.render.tables import write_markdown
@@ -214,7 +214,7 @@ class AuditOutputs:
             options.write_file(self.junit, write_junit(report))
         if self.markdown is not None:
             options.write_file(self.markdown, write_markdown(report))
-        if self.json is not None and realpath(self.json) != realpath(self.out / FIGURES):
+        if self.json is not None and realpath(self.json) != realpath(self.out / REPORT_FILE):
             options.write_text(self.json, report.to_json())
 
     def write_texts(self, audit: TextAudit) -> None:
@@ -558,7 +558,7 @@ def audit_images(
     """
     from neuronfair.images.archive import import_pillow, open_images
     from neuronfair.images.audit import audit_images as audit_detector
-    from neuronfair.images.report import FIGURES, PAGE, PAIRS, describe_image_audit, write_results
+    from neuronfair.images.report import PAGE, PAIRS, REPORT_FILE, describe_image_audit, write_results
     from neuronfair.images.search import ImageSettings
     from neuronfair.render.terminal import make_console, stage_progress
 
@@ -580,4 +580,4 @@ def audit_images(
     write_results(out, audit)
     for line in (*(f"Note: {note}" for note in pictures.notes), *describe_image_audit(audit.report)):
         console.print(line)
-    console.print(f"Pairs side by side: {out / PAGE}. Figures: {out / FIGURES}. Images: {out / PAIRS}")
+    console.print(f"Pairs side by side: {out / PAGE}. Figures: {out / REPORT_FILE}. Images: {out / PAIRS}")

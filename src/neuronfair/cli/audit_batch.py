@@ -21,7 +21,7 @@ from pathlib import Path
 
 from neuronfair import __version__
 from neuronfair.atomic import write_text
-from neuronfair.audits.folder import FIGURES, PAGE, check_writable, read_report, refuse_links
+from neuronfair.audits.folder import PAGE, REPORT_FILE, check_writable, read_report, refuse_links
 from neuronfair.audits.gate.checks import list_attribute_sets
 from neuronfair.audits.gate.thresholds import read_expressions
 from neuronfair.audits.report import AuditIndex, AuditLine, Report, fill_line, format_json
@@ -305,7 +305,7 @@ class BatchFolder:
         try:
             if self.force or read_text(folder / STAMP_FILE) != _make_stamp(folder, audit.digest):
                 return None
-            return read_report(folder / FIGURES)
+            return read_report(folder / REPORT_FILE)
         except (OSError, UnicodeDecodeError, NeuronFairError):
             return None
 
@@ -324,7 +324,7 @@ class BatchFolder:
 
 def _make_stamp(folder: Path, digest: str) -> str:
     """Return the content of the file DONE: it changes with the settings and with the result."""
-    return f"{digest} {sha256(folder / FIGURES)}\n"
+    return f"{digest} {sha256(folder / REPORT_FILE)}\n"
 
 
 def audit_one(batch_folder: BatchFolder, audit: NamedAudit, progress: PieceProgress) -> BatchOutcome:
@@ -414,7 +414,7 @@ class Batch:
         self.internal |= outcome.internal
         if outcome.reported:
             try:
-                report = read_report(self.folder.out / audit.name / FIGURES)
+                report = read_report(self.folder.out / audit.name / REPORT_FILE)
             except NeuronFairError as read_error:  # such as a folder on another machine
                 error = error or str(read_error)
         if error is not None:

@@ -92,10 +92,10 @@ def read_own_model(run: Run) -> str:
 
 def _locate_finding(folder: Path, number: int) -> tuple[Path, int]:
     """Return the run folder and number of a finding; in an audit folder, of one of its worst findings."""
-    from neuronfair.audits.folder import FIGURES, make_folder_name
+    from neuronfair.audits.folder import REPORT_FILE, make_folder_name
     from neuronfair.audits.report.attribute import DATA_SET
 
-    if not (folder / FIGURES).is_file():
+    if not (folder / REPORT_FILE).is_file():
         return folder, number
     report = _read_audit_report(folder)
     pairs = [(attribute, finding) for attribute in report.attributes for finding in attribute.worst]
@@ -140,7 +140,7 @@ def _show_finding(folder: Path, number: int, model_options: ModelOptions) -> Non
 
 def _show_run(folder: Path) -> None:
     """Print the report of an audit, or the number of findings of a search."""
-    from neuronfair.audits.folder import FIGURES, PAGE
+    from neuronfair.audits.folder import PAGE, REPORT_FILE
     from neuronfair.formatting import plural
     from neuronfair.render.terminal import make_console, print_audit
     from neuronfair.store.run import Run
@@ -152,7 +152,7 @@ def _show_run(folder: Path) -> None:
         for line in (*lines(texts), f"Report: {folder / PAGE}"):
             console.print(line, soft_wrap=True)
         return
-    if (folder / FIGURES).is_file():
+    if (folder / REPORT_FILE).is_file():
         page = folder / PAGE
         print_audit(console, _read_audit_report(folder), page if page.is_file() else None, verbose=True)
         return
@@ -193,12 +193,12 @@ def _write_run(folder: Path, out: Path) -> None:
 
 def _read_text_report(folder: Path) -> TextReport | None:
     """Return the report of an audit of texts; None for the folder of another audit or of a search."""
-    from neuronfair.audits.folder import FIGURES
+    from neuronfair.audits.folder import REPORT_FILE
     from neuronfair.limits import TREE_FACTOR, read_bytes
     from neuronfair.store.ledger import MANIFEST, load_manifest
     from neuronfair.text.report import TextReport
 
-    path = folder / FIGURES
+    path = folder / REPORT_FILE
     if not (folder / MANIFEST).is_file() or load_manifest(folder).get("audit") != "texts":
         return None
     if not path.is_file():
@@ -213,11 +213,11 @@ def _refuse_text_audit(folder: Path) -> None:
 
 
 def _read_audit_report(folder: Path) -> Report:
-    from neuronfair.audits.folder import FIGURES, read_report
+    from neuronfair.audits.folder import REPORT_FILE, read_report
 
-    path = folder / FIGURES
+    path = folder / REPORT_FILE
     if not path.is_file():
-        raise RunError(f"{folder}: has no {FIGURES}. Reports and model cards need a finished audit")
+        raise RunError(f"{folder}: has no {REPORT_FILE}. Reports and model cards need a finished audit")
     return read_report(path)
 
 

@@ -131,7 +131,7 @@ def _describe_search(searches: Mapping[str, ImageSearchReport], method: str) -> 
 
 
 Panels = list[list[tuple[Tensor, str]]]  # rows of pictures, each with a line of text
-FIGURES, PAGE, PAIRS = "figures.json", "report.html", "pairs.npz"
+REPORT_FILE, PAGE, PAIRS = "figures.json", "report.html", "pairs.npz"
 PAIRS_SHOWN, FACES_SHOWN = 12, 6  # pairs on the page, and faces with the twins that each shift makes
 ENLARGEMENT = 3  # times, so that single pixels can be seen
 MAX_AMPLIFIED_LEVELS = 127  # levels that the largest difference is amplified to
@@ -205,7 +205,7 @@ def write_results(folder: Path, audit: ImageAudit) -> None:
     findings, domain = audit.searches[HALVING].findings, audit.subject.domain
     pictures, twins = decode_findings(domain, findings).cpu().chunk(2)
     with writing(folder), replace_file(folder / PAIRS) as temporary:
-        write_text(folder / FIGURES, audit.report.to_json())
+        write_text(folder / REPORT_FILE, audit.report.to_json())
         write_text(folder / PAGE, render_image_audit(audit))
         np.savez_compressed(
             temporary,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from neuronfair import __version__
 from neuronfair.atomic import replace_file, write_text
-from neuronfair.audits.folder import FIGURES, PAGE, hold_folder
+from neuronfair.audits.folder import PAGE, REPORT_FILE, hold_folder
 from neuronfair.audits.wording.summary import NOT_MEASURED
 from neuronfair.domain.draws import Draws, draw_order
 from neuronfair.domain.twins import digest_values
@@ -448,7 +448,7 @@ def _write_manifest(settings: TextSettings, lexicon: Lexicon, texts: Sequence[An
 
 def write_results(folder: Path, audit: TextAudit) -> None:
     """Write figures, page and all findings of an audit."""
-    write_text(folder / FIGURES, audit.report.to_json())
+    write_text(folder / REPORT_FILE, audit.report.to_json())
     write_text(folder / PAGE, audit.to_html())
     with replace_file(folder / FINDINGS) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
