@@ -380,7 +380,7 @@ def test_the_old_name_of_counterfactual_twins_works_with_a_warning():
     with pytest.warns(DeprecationWarning, match="is now 'counterfactual'"):
         assert AuditSettings(twins="counterpart").twins == "counterfactual"
     with pytest.warns(DeprecationWarning, match=r"'counterpart\.effect' is now 'counterfactual\.excess'"):
-        assert read_expressions(["counterpart.effect > 5%"], ["sex"], [])[0].figure == "counterfactual.excess"
+        assert read_expressions(["counterpart.effect > 5%"], ["sex"], [])[0].metric == "counterfactual.excess"
 
 
 def test_the_old_names_of_arguments_work_with_a_warning():
@@ -391,6 +391,6 @@ def test_the_old_names_of_arguments_work_with_a_warning():
     with pytest.warns(DeprecationWarning, match="trust_feeding is now skip_encoding_check"):
         assert CheckSettings(trust_feeding=True).skip_encoding_check
     with pytest.warns(DeprecationWarning, match=r"'corpus\.unfit' is now 'regression_set\.unfit'"):
-        assert read_expressions(["corpus.unfit > 0"], ["sex"], [])[0].figure == "regression_set.unfit"
+        assert read_expressions(["corpus.unfit > 0"], ["sex"], [])[0].metric == "regression_set.unfit"
     with pytest.warns(DeprecationWarning, match="corpus_add is now regression_set_add"):
         assert validate_entry({"corpus_add": False}, find_parameters(AuditJob)) == ({"regression_set_add": False}, [])

@@ -176,7 +176,7 @@ class Fairness:
         data, decision = audit_input.data, audit_input.opened_model.decision
         name = "+".join(data.domain.sensitive)
         limits = read_expressions(fail_if, [name], [])
-        if not limits or any(limit.figure not in GROUP_METRICS for limit in limits):
+        if not limits or any(limit.metric not in GROUP_METRICS for limit in limits):
             raise NeuronFairError(f"expected thresholds on {listing(GROUP_METRICS)}, got {listing(fail_if) or 'none'}")
         if _is_decision_constant(audit_input, DRAWN_RECORDS, 0):
             raise AssertionError(CONSTANT_DECISION)

@@ -389,9 +389,9 @@ def _format_heat(share: Share, report: TextReport) -> str:
 def read_threshold(text: str, attribute: str, *, searches: bool) -> Threshold:
     """Read a threshold for texts, such as flip_rate > 1%; refuse what there is not for texts."""
     limit = read_expressions([text], [attribute], [])[0]
-    if limit.figure not in ("flip_rate", "findings"):
+    if limit.metric not in ("flip_rate", "findings"):
         raise make_refusal(text, "for texts there are flip_rate and findings")
-    if limit.figure == "findings" and not searches:
+    if limit.metric == "findings" and not searches:
         raise make_refusal(
             text, "there is no search without steps. Leave out --steps 0, or set a threshold on flip_rate"
         )
@@ -424,7 +424,7 @@ def _check_threshold(limit: Threshold, report: TextReport, *, is_constant: bool)
             "this model gave the same decision for every text, so it cannot be assessed. Check the texts and the "
             "--decision",
         )
-    if limit.figure == "findings":
+    if limit.metric == "findings":
         if report.calls_spent or not report.searches:
             spent = "all calls were spent before the searches ended"
             reason = spent if report.calls_spent else "no text has other words"

@@ -459,12 +459,12 @@ def test_a_change_that_cannot_be_compared_is_an_error():
 def test_the_older_spelling_of_the_flip_rate_means_the_same():
     for older, name in (("rate > 1%", "flip_rate"), ("sex.rate.change > 0", "flip_rate.change")):
         (limit,) = read_expressions([older], ["sex"], [])
-        assert (limit.expression, limit.figure) == (older, name)
+        assert (limit.expression, limit.metric) == (older, name)
 
 
 def test_expressions_can_be_read_before_the_audit():
     limits = read_expressions(["flip_rate > 1%", "sex.lift.adf <= 2.5e1"], ["sex"], ["adf"])
-    assert [(x.attribute, x.figure, x.compare, x.number) for x in limits] == [
+    assert [(x.attribute, x.metric, x.compare, x.number) for x in limits] == [
         (None, "flip_rate", ">", 0.01),
         ("sex", "lift.adf", "<=", 25.0),
     ]

@@ -200,17 +200,17 @@ class LoadedChecks:
         favourable = None if self.domain is None else self.domain.favourable
         for threshold in read_expressions(self.fail_if, names, methods):
             reason = ""
-            if threshold.figure in REGRESSION_METRICS and self.regression_set is None:
+            if threshold.metric in REGRESSION_METRICS and self.regression_set is None:
                 reason = "needs --regression-set FILE"
-            elif threshold.figure == ERROR_RATE_GAP and not (target and target.classes):
+            elif threshold.metric == ERROR_RATE_GAP and not (target and target.classes):
                 reason = "needs labels. Name the target in the domain file"
-            elif threshold.figure in GROUP_METRICS and (
-                hint := explain_missing_favourable(threshold.figure, target, favourable)
+            elif threshold.metric in GROUP_METRICS and (
+                hint := explain_missing_favourable(threshold.metric, target, favourable)
             ):
-                reason = f"{threshold.figure} {hint}"
-            elif twins == "flip" and threshold.figure.startswith("counterfactual."):
+                reason = f"{threshold.metric} {hint}"
+            elif twins == "flip" and threshold.metric.startswith("counterfactual."):
                 reason = "needs the counterfactual test, not --twins flip"
-            elif threshold.figure in CHANGE_METRICS and self.earlier is None:
+            elif threshold.metric in CHANGE_METRICS and self.earlier is None:
                 reason = "needs --baseline FILE"
             if reason:
                 raise NeuronFairError(f"--fail-if '{threshold.expression}': {reason}")

@@ -40,14 +40,14 @@ _COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": ope
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
 # The last operator that a number follows: a column may be called "a>b".
 _EXPRESSION = re.compile(
-    rf"(?P<figure>.+?)\s*(?P<compare>>=|<=|>|<)\s*(?P<number>{_NUMBER})\s*(?P<percent>%?)", re.DOTALL
+    rf"(?P<metric>.+?)\s*(?P<compare>>=|<=|>|<)\s*(?P<number>{_NUMBER})\s*(?P<percent>%?)", re.DOTALL
 )
 
 RECORD_RATES = tuple(f"{name}.rate" for name in AUDITED if name != "domain")  # the rates of which flip_rate is one
 RATES = ("flip_rate", *RECORD_RATES, "domain.rate")
 PROXY_METRICS = ("counterfactual.rate", "counterfactual.excess")
 CHANGE_METRICS = tuple(f"{rate}.change" for rate in (*RATES, *PROXY_METRICS))
-ERROR_RATE_GAP = "error_rate.difference"  # the only figure of groups that needs labels
+ERROR_RATE_GAP = "error_rate.difference"  # the only metric of groups that needs labels
 GROUP_METRICS = ("disparate_impact", "selection_rate.difference", ERROR_RATE_GAP)
 SEARCH_METRICS = ("findings", "gsr", "lift")
 SEVERITY_METRICS = ("severity.median", "severity.p95", "severity.max")
@@ -144,11 +144,11 @@ METRICS: dict[str, MetricRange] = {
 
 @dataclass(frozen=True)
 class Threshold:
-    """One expression, read: the figure of one attribute, of all of them, or of the whole audit, and its limit."""
+    """One expression, read: the metric of one attribute, of all of them, or of the whole audit, and its limit."""
 
     expression: str
     attribute: str | None  # None: of every audited attribute, or of the audit
-    figure: str  # as it is spelt today
+    metric: str  # as it is spelt today
     compare: str
     number: float
 
@@ -158,8 +158,8 @@ class Threshold:
 
     @property
     def range(self) -> MetricRange:
-        """What kind of number the figure is; of a figure of one search, such as gsr.frontier, that of all."""
-        return METRICS.get(self.figure) or METRICS[self.figure.partition(".")[0]]
+        """What kind of number the metric is; of a metric of one search, such as gsr.frontier, that of all."""
+        return METRICS.get(self.metric) or METRICS[self.metric.partition(".")[0]]
 
     @property
     def looks_up(self) -> bool:
@@ -168,14 +168,14 @@ class Threshold:
 
 
 def read_expressions(expressions: Sequence[str], attributes: Sequence[str], methods: Sequence[str]) -> list[Threshold]:
-    """Return expressions as limits; one that cannot be read, or names an unknown figure, is refused.
+    """Return expressions as limits; one that cannot be read, or names an unknown metric, is refused.
 
     Call it before an audit is begun, with the names of its attributes ("sex", "sex+race") and methods.
 
     >>> read_expressions(["sex.flip_rate >= 1%"], ["sex", "race"], ["frontier"])[0].number
     0.01
     """
-    search_metrics = [f"{figure}.{method}" for figure in SEARCH_METRICS for method in methods]
+    search_metrics = [f"{metric}.{method}" for metric in SEARCH_METRICS for method in methods]
     return [
         _read_expression(text, attributes, (*ATTRIBUTE_METRICS, *_OLD_NAMES, *search_metrics)) for text in expressions
     ]
@@ -190,49 +190,50 @@ def _read_expression(text: str, attributes: Sequence[str], of_an_attribute: Sequ
     number = float(match["number"]) / (100 if match["percent"] else 1)
     if not math.isfinite(number):
         raise make_refusal(text, "the threshold must be a finite number")
-    figure = match["figure"]
+    metric = match["metric"]
     readings: list[tuple[str | None, str]] = (
-        [(None, figure)] if figure in (*AUDIT_METRICS, *_OLD_NAMES, *of_an_attribute) else []
+        [(None, metric)] if metric in (*AUDIT_METRICS, *_OLD_NAMES, *of_an_attribute) else []
     )
     for name in attributes:
-        if figure.startswith(f"{name}.") and figure[len(name) + 1 :] in of_an_attribute:
-            readings.append((name, figure[len(name) + 1 :]))
+        if metric.startswith(f"{name}.") and metric[len(name) + 1 :] in of_an_attribute:
+            readings.append((name, metric[len(name) + 1 :]))
     if not readings:
         metrics = [*of_an_attribute, *AUDIT_METRICS, *(f"{name}.flip_rate" for name in attributes)]
-        raise make_refusal(text, f"there is no metric '{figure}'. {did_you_mean(figure, metrics)}")
-    attribute, figure = readings[0]
-    if figure in _RENAMED:
-        warnings.warn(f"the metric '{figure}' is now '{_RENAMED[figure]}'", DeprecationWarning, stacklevel=4)
-    threshold = Threshold(text, attribute, _OLD_NAMES.get(figure, figure), match["compare"], number)
-    _refuse_pointless(threshold, match["figure"], is_percent=bool(match["percent"]))
+        raise make_refusal(text, f"there is no metric '{metric}'. {did_you_mean(metric, metrics)}")
+    attribute, metric = readings[0]
+    if metric in _RENAMED:
+        warnings.warn(f"the metric '{metric}' is now '{_RENAMED[metric]}'", DeprecationWarning, stacklevel=4)
+    threshold = Threshold(text, attribute, _OLD_NAMES.get(metric, metric), match["compare"], number)
+    _refuse_pointless(threshold, match["metric"], is_percent=bool(match["percent"]))
     return threshold
 
 
 def _refuse_pointless(threshold: Threshold, name: str, *, is_percent: bool) -> None:
     """Refuse a threshold that no value, or every value, of the metric meets, and one whose number is ambiguous."""
-    metric, number = threshold.range, threshold.number
-    if is_percent and metric.kind == "count":
-        raise make_refusal(threshold.expression, f"{name} is {metric.text}. Leave out the %")
-    outcomes = {threshold.is_met_by(value) for value in (metric.low, metric.high)}
-    if metric.low < number < metric.high:
+    value_range, number = threshold.range, threshold.number
+    if is_percent and value_range.kind == "count":
+        raise make_refusal(threshold.expression, f"{name} is {value_range.text}. Leave out the %")
+    outcomes = {threshold.is_met_by(value) for value in (value_range.low, value_range.high)}
+    if value_range.low < number < value_range.high:
         return
-    is_ambiguous = threshold.compare == ">=" and number == metric.high and threshold.figure in RATES and not is_percent
+    is_rate = threshold.metric in RATES and not is_percent
+    is_ambiguous = threshold.compare == ">=" and number == value_range.high and is_rate
     if len(outcomes) == 2 and not is_ambiguous:
         return
     defect = "is ambiguous" if is_ambiguous else "is always met" if all(outcomes) else "can never be met"
     raise make_refusal(
         threshold.expression,
-        f"{name} is {metric.text}, so this threshold {defect}.{_suggest_threshold(threshold, name, is_percent)}",
+        f"{name} is {value_range.text}, so this threshold {defect}.{_suggest_threshold(threshold, name, is_percent)}",
     )
 
 
 def _suggest_threshold(threshold: Threshold, name: str, is_percent: bool) -> str:
     """Return what a threshold outside the range of its metric was probably meant to be."""
-    metric, number = threshold.range, threshold.number
-    if threshold.figure == "disparate_impact" and number <= 1:
+    value_range, number = threshold.range, threshold.number
+    if threshold.metric == "disparate_impact" and number <= 1:
         return f" The smaller the ratio the worse: did you mean '{name} < 0.8'?"
-    if metric.high == 1 and not is_percent and 1 <= number <= 100:
-        return f" Did you mean '{name} {threshold.compare} {metric.format_value(number / 100)}'?"
+    if value_range.high == 1 and not is_percent and 1 <= number <= 100:
+        return f" Did you mean '{name} {threshold.compare} {value_range.format_value(number / 100)}'?"
     return ""
 
 
@@ -277,7 +278,7 @@ def check_thresholds(report: Report, expressions: Sequence[str]) -> Gate:
     methods = {search.method for attribute in attributes for search in attribute.searches}
     checks = []
     for threshold in read_expressions(expressions, [a.name for a in attributes], sorted(methods)):
-        if threshold.figure in AUDIT_METRICS:
+        if threshold.metric in AUDIT_METRICS:
             checks.append(_check_measurement(threshold, None, _measure_audit(threshold, report)))
             continue
         checked = [a for a in attributes if threshold.attribute in (None, a.name)]
@@ -311,9 +312,9 @@ def _check_measurement(threshold: Threshold, attribute: str | None, measured: _M
     value += f" of {measured.of}" if measured.of else ""
     subject = "it" if measured.judged_on == "value" else f"the {measured.judged_on}"
     comparison = f"{'is' if fired else 'is not'} {_COMPARISON_TEXTS[threshold.compare]} {bound}"
-    name = measured.name or threshold.figure
-    title = "Flip rate" if threshold.figure in RATES else METRIC_TITLES.get(name, name)
-    if measured.of and threshold.figure in CHANGE_METRICS:
+    name = measured.name or threshold.metric
+    title = "Flip rate" if threshold.metric in RATES else METRIC_TITLES.get(name, name)
+    if measured.of and threshold.metric in CHANGE_METRICS:
         title = "Change of the flip rate"
     return GateCheck(
         expression=threshold.expression,
@@ -331,28 +332,28 @@ def _check_measurement(threshold: Threshold, attribute: str | None, measured: _M
 
 
 def _measure_attribute(threshold: Threshold, attribute: AttributeReport, report: Report) -> _Measurement:
-    if threshold.figure != "worst_auc" and is_constant(report.attributes):
+    if threshold.metric != "worst_auc" and is_constant(report.attributes):
         raise make_refusal(
             threshold.expression,
             "this model gave the same decision to every record, so it cannot be assessed. Check that it belongs to "
             "this data set and domain, and the --decision",
         )
-    if threshold.figure in CHANGE_METRICS:
+    if threshold.metric in CHANGE_METRICS:
         return _measure_change(threshold, attribute, report.baseline)
-    if threshold.figure in RATES:
+    if threshold.metric in RATES:
         return _measure_flip_rate(threshold, attribute, report.data.rows)
-    if threshold.figure in PROXY_METRICS:
+    if threshold.metric in PROXY_METRICS:
         return _measure_counterfactual(threshold, attribute)
-    if threshold.figure in PROOF_METRICS:
+    if threshold.metric in PROOF_METRICS:
         return _measure_proof(threshold, attribute.name, attribute.proved)
-    if threshold.figure in GROUP_METRICS:
+    if threshold.metric in GROUP_METRICS:
         return _measure_gap(threshold, attribute.disparity)
-    if threshold.figure in SEVERITY_METRICS:
+    if threshold.metric in SEVERITY_METRICS:
         if attribute.severity is None and not any(search.findings for search in attribute.searches):
             return _Measurement(0.0, note="No discriminatory input was found, so there is no gap.")
         severity = _require(threshold, attribute.severity, f"no gap was measured for {attribute.name}")
-        return _Measurement(getattr(severity, threshold.figure.partition(".")[2]))
-    if threshold.figure == "worst_auc":
+        return _Measurement(getattr(severity, threshold.metric.partition(".")[2]))
+    if threshold.metric == "worst_auc":
         return _measure_worst_auc(threshold, attribute, report)
     return _measure_searches(threshold, attribute)
 
@@ -383,18 +384,18 @@ def _measure_worst_auc(threshold: Threshold, attribute: AttributeReport, report:
 
 def _measure_searches(threshold: Threshold, attribute: AttributeReport) -> _Measurement:
     """Return a metric of the search that was named, or of the one that comes nearest to the threshold or beyond it."""
-    figure, _, method = threshold.figure.partition(".")
+    metric, _, method = threshold.metric.partition(".")
     searches = [s for s in attribute.searches if method in ("", s.method)]
     if not searches:
         name = f" by {method}" if method else ""
         raise make_refusal(threshold.expression, f"no search{name} was made for {attribute.name}")
     values: dict[str, float] = {}
     for search in searches:
-        value: float | None = getattr(search, figure)
-        if figure == "lift" and search.findings == 0:
+        value: float | None = getattr(search, metric)
+        if metric == "lift" and search.findings == 0:
             value = 0.0  # nothing was found, by whatever: not above random
         reason = f"the search by {search.method} has none for {attribute.name}"
-        if figure == "lift":
+        if metric == "lift":
             reason += ": no random records were drawn to compare with, or none of their decisions flips"
         values[search.method] = _require(threshold, value, reason)
     worst = (max if threshold.looks_up else min)(values, key=lambda name: values[name])
@@ -402,25 +403,25 @@ def _measure_searches(threshold: Threshold, attribute: AttributeReport) -> _Meas
 
 
 def _measure_audit(threshold: Threshold, report: Report) -> _Measurement:
-    if threshold.figure in ACCURACY_METRICS:
+    if threshold.metric in ACCURACY_METRICS:
         accuracy = report.model.accuracy or {}
-        part = threshold.figure.partition(".")[2] or ("test" if "test" in accuracy else "table")
+        part = threshold.metric.partition(".")[2] or ("test" if "test" in accuracy else "table")
         return _Measurement(_require(threshold, accuracy.get(part), f"the accuracy was not measured ({part})"))
     replayed = _require(threshold, report.regression_set, "no regression set was evaluated. Set --regression-set FILE")
-    if replayed.unfit and not replayed.replayed and threshold.figure != "regression_set.unfit":
+    if replayed.unfit and not replayed.replayed and threshold.metric != "regression_set.unfit":
         reason = f"none of the {replayed.unfit:,} counterexamples in {replayed.file} fits the domain"
         raise make_refusal(threshold.expression, reason)
-    return _Measurement(getattr(replayed, threshold.figure.partition(".")[2]))
+    return _Measurement(getattr(replayed, threshold.metric.partition(".")[2]))
 
 
 def _find_strictest(threshold: Threshold, measured: Mapping[str, _Measurement], reason: str) -> _Measurement:
     """Return the metric that was named; for a flip rate, that population's which is nearest to the threshold."""
-    names = {threshold.figure}
-    if threshold.figure.startswith("flip_rate"):
+    names = {threshold.metric}
+    if threshold.metric.startswith("flip_rate"):
         names = {name for name in measured if name.removesuffix(".change") in RECORD_RATES}
     candidates = {name: measurement for name, measurement in measured.items() if name in names}
     if not candidates:
-        raise make_refusal(threshold.expression, f"'{threshold.figure}' is not known: {reason}")
+        raise make_refusal(threshold.expression, f"'{threshold.metric}' is not known: {reason}")
     name = (max if threshold.looks_up else min)(candidates, key=lambda name: candidates[name].number)
     others = [
         f"{percent(m.value)}{'' if m.high is None else f' ({m.judged_on} {percent(m.number)})'} of {m.of}"
@@ -450,8 +451,8 @@ def _measure_rate(threshold: Threshold, rate: RateOf, record_count: int) -> _Mea
 
 def _measure_gap(threshold: Threshold, disparity: Disparity | None) -> _Measurement:
     disparity = _require(threshold, disparity, "the model decides between no classes, as with a tolerance")
-    gap: Gap | None = getattr(disparity, threshold.figure.replace(".", "_"))
-    gap = _require(threshold, gap, disparity.unknown.get(threshold.figure, "it was not measured"))
+    gap: Gap | None = getattr(disparity, threshold.metric.replace(".", "_"))
+    gap = _require(threshold, gap, disparity.unknown.get(threshold.metric, "it was not measured"))
     notes = [f"The {gap.rate} ('{disparity.selected}') is highest for {gap.most} and lowest for {gap.least}."]
     measured = _measure_worse_end(threshold, gap, confidence=disparity.confidence)
     if threshold.is_met_by(measured.number) and not threshold.is_met_by(gap.value):
@@ -465,7 +466,7 @@ def _measure_counterfactual(threshold: Threshold, attribute: AttributeReport) ->
     reasons = (note.seen for note in attribute.health if note.name == NO_COUNTERFACTUALS)
     reason = next(reasons, f"no counterfactual test was made for {attribute.name}")
     report = _require(threshold, attribute.counterfactual, reason)
-    rate = report.effect if threshold.figure == "counterfactual.excess" else report
+    rate = report.effect if threshold.metric == "counterfactual.excess" else report
     measured = _measure_worse_end(threshold, rate, confidence=report.confidence, note=report.sentence)
     if threshold.is_met_by(measured.number) and not threshold.is_met_by(measured.value):
         measured = replace(measured, note=f"{measured.note} The sample, or the number of shuffles, is too small.")
@@ -475,11 +476,11 @@ def _measure_counterfactual(threshold: Threshold, attribute: AttributeReport) ->
 def _measure_proof(threshold: Threshold, attribute: str, proof: ProofSummary | None) -> _Measurement:
     proof = _require(threshold, proof, f"no proof was tried for {attribute}. Give --prove SECONDS")
     _require(threshold, proof.method, f"nothing can be proved: {proof.reason}")
-    if threshold.figure in CERTIFIED:
+    if threshold.metric in CERTIFIED:
         rows = _require(threshold, proof.data_set, "there is no data set. Use proved_fair")
-        part: RecordShare = getattr(rows, CERTIFIED[threshold.figure])
+        part: RecordShare = getattr(rows, CERTIFIED[threshold.metric])
         return _Measurement(part.share, note=f"{part.count:,} of {rows.of:,} records in the data set.")
-    space: RowShare = getattr(proof, threshold.figure)
+    space: RowShare = getattr(proof, threshold.metric)
     return _Measurement(
         space.share,
         note=f"{tally(int(space.count))} of {tally(int(proof.people))} records of the declared input space.",
@@ -509,20 +510,20 @@ def estimate_min_records(threshold: Threshold, share: float, confidence: float) 
 def _measure_change(threshold: Threshold, attribute: AttributeReport, baseline: BaselineReport | None) -> _Measurement:
     baseline = _require(threshold, baseline, "there is no earlier audit to compare with. Give --baseline FILE")
     end: Literal["lower end", "upper end"] = "lower end" if threshold.looks_up else "upper end"
-    figure = threshold.figure.removesuffix(".change")
+    metric = threshold.metric.removesuffix(".change")
     populations = (
-        {figure: ""}
-        if figure in PROXY_METRICS
+        {metric: ""}
+        if metric in PROXY_METRICS
         else {f"{population}.rate": POPULATIONS[population] for population in AUDITED}
     )
-    changes_by_figure = {change.figure.removeprefix(f"{attribute.name}."): change for change in baseline.changes}
+    changes_by_metric = {change.figure.removeprefix(f"{attribute.name}."): change for change in baseline.changes}
     levels = [rate.confidence for rate in attribute.rates.available]
     levels += [] if attribute.counterfactual is None else [attribute.counterfactual.confidence]
     confidence = levels[0] if levels else 0.95  # one setting for all intervals
     changes = {
         f"{name}.change": _Measurement(c.after - c.before, c.low, c.high, end, confidence, of, c.text)
         for name, of in populations.items()
-        if (c := changes_by_figure.get(name)) is not None and c.figure != name
+        if (c := changes_by_metric.get(name)) is not None and c.figure != name
     }
     return _find_strictest(
         threshold, changes, f"{attribute.name} cannot be compared with the earlier audit. {baseline.text}"
@@ -531,7 +532,7 @@ def _measure_change(threshold: Threshold, attribute: AttributeReport, baseline: 
 
 def _require(threshold: Threshold, value: _T | None, reason: str) -> _T:
     if value is None:
-        raise make_refusal(threshold.expression, f"'{threshold.figure}' is not known: {reason}")
+        raise make_refusal(threshold.expression, f"'{threshold.metric}' is not known: {reason}")
     return value
 
 

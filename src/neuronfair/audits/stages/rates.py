@@ -229,13 +229,13 @@ _Comparer = Callable[[Sequence[Rate]], RateComparison | None]
 NO_LABELS = "the table has no labels, or not those of the classes that the model tells apart. Name the target column"
 
 
-def explain_missing_favourable(figure: str, target: Target | None, favourable: str | None) -> str:
+def explain_missing_favourable(metric: str, target: Target | None, favourable: str | None) -> str:
     """Return why a metric of groups cannot be computed without the favourable outcome; empty where it can.
 
     Disparate impact needs it; with more than two classes the differences do, too. With two they are the same for both.
     """
     classes = target.classes if target is not None else ()
-    if favourable is not None or (figure != "disparate_impact" and len(classes) <= 2):
+    if favourable is not None or (metric != "disparate_impact" and len(classes) <= 2):
         return ""
     needs = "needs the favourable outcome"
     if target is None or not classes:
