@@ -9,7 +9,7 @@ from experiments.repairs.neurons import NeuronRepair
 from experiments.repairs.retrain import Retraining
 from experiments.repairs.session import Repaired
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import listing, percent, plural, with_interval
+from neuronfair.formatting import join_words, percent, pluralise, with_interval
 from neuronfair.measure.groups import Group
 from neuronfair.measure.rate import Rate
 from neuronfair.store.files import Json
@@ -24,7 +24,7 @@ GROUPS = 8  # shown in the table; all of them are in the JSON
 
 def repair_report(done: Repaired, domain: TableDomain) -> RenderableType:
     """Return a table of before and after, and in words what was done and how its control did."""
-    sensitive = listing(domain.sensitive)
+    sensitive = join_words(domain.sensitive)
     table = Table(title=f"Repair of the flip rate by {sensitive}: before and after")
     for heading in ("", "before", "after"):
         table.add_column(heading, justify="right" if heading else "left")
@@ -90,7 +90,7 @@ def _words(work: Retraining | NeuronRepair, sensitive: str) -> list[str]:
         helped = "" if work.after.rate < work.without.rate else " It flips as few or fewer: the pairs did not help."
         return [
             f"Trained again with {work.pairs:,} pairs, labelled by the vote of networks that do not see {sensitive} "
-            f"({percent(work.ensemble)} of test rows right). {plural(len(work.repeats), 'repeat')}: "
+            f"({percent(work.ensemble)} of test rows right). {pluralise(len(work.repeats), 'repeat')}: "
             f"{_spread(work.repeats)}.",
             f"Control: the same retraining without findings: {_spread((work.without,))}.{helped}",
         ]

@@ -125,10 +125,10 @@ def interval_ends(share: float, low: float, high: float, unit: str = "%") -> str
     return f"{low_text}{' to ' if low < 0 else '–'}{high_text}{unit}"
 
 
-def pp(difference: float) -> str:
+def format_points(difference: float) -> str:
     """Return a difference of shares in percentage points.
 
-    >>> pp(0.188)
+    >>> format_points(0.188)
     '18.8 pp'
     """
     return f"{percent(difference).removesuffix('%')} pp"
@@ -139,10 +139,10 @@ def whole_number(value: float | None) -> str:
     return UNKNOWN if value is None else f"{round(value):,}"
 
 
-def tally(count: int) -> str:
+def format_count(count: int) -> str:
     """Return a count that may be very large: from a billion on, two significant digits and a power of ten.
 
-    >>> tally(45_222), tally(1_634_000_000_000_000)
+    >>> format_count(45_222), format_count(1_634_000_000_000_000)
     ('45,222', '1.6 × 10¹⁵')
     """
     if count < 10**9:
@@ -228,10 +228,10 @@ def duration(seconds: float) -> str:
     return f"{rounded // 60} min {rounded % 60} s" if rounded >= 60 else f"{seconds:.2g} s"
 
 
-def listing(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Return words as a list in a sentence.
 
-    >>> listing(["sex", "race", "age"])
+    >>> join_words(["sex", "race", "age"])
     'sex, race and age'
     """
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
@@ -244,7 +244,7 @@ def first_few(words: Sequence[str], limit: int = 3) -> str:
     'A, B, C and 2 more'
     """
     hidden_count = len(words) - limit
-    return listing([*words[:limit], f"{hidden_count:,} more"] if hidden_count > 0 else words)
+    return join_words([*words[:limit], f"{hidden_count:,} more"] if hidden_count > 0 else words)
 
 
 def likelihood(plausibility: float | None) -> str:
@@ -264,10 +264,10 @@ def likelihood(plausibility: float | None) -> str:
     return f"{percentile}{ending} likelihood percentile"
 
 
-def plural(value: int, noun: str, nouns: str | None = None) -> str:
+def pluralise(value: int, noun: str, nouns: str | None = None) -> str:
     """Return a count with its noun.
 
-    >>> plural(1, "finding"), plural(2000, "finding")
+    >>> pluralise(1, "finding"), pluralise(2000, "finding")
     ('1 finding', '2,000 findings')
     """
     return f"{value:,} {noun if value == 1 else nouns or noun + 's'}"

@@ -14,7 +14,7 @@ from neuronfair.domain.rules import find_excluded_labels
 from neuronfair.domain.tables import Cells
 from neuronfair.domain.tables.dataset import Dataset, Original
 from neuronfair.errors import DataError, require
-from neuronfair.formatting import listing
+from neuronfair.formatting import join_words
 from neuronfair.model.records import OriginalCells
 
 Integers = npt.NDArray[np.int64]
@@ -46,7 +46,7 @@ class SearchTable:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a report says about the groups."""
-        bands = f"{listing(self.banded)}: compared in bands that begin at the quartiles ({listing(self.groups)})."
+        bands = f"{join_words(self.banded)}: compared in bands that begin at the quartiles ({join_words(self.groups)})."
         small = (
             f"Not compared, as they have fewer than {MIN_IN_PART} records in a part or a rule excludes them: "
             f"{list_group_sizes(self.left_out)}. Their records are fitted and count for the quality."
@@ -127,7 +127,7 @@ def prepare_search_table(data: Dataset, seed: int) -> SearchTable:
 def list_group_sizes(groups: Mapping[str, int]) -> str:
     """Return groups and their sizes in words, the largest first."""
     sizes = sorted(groups.items(), key=lambda item: -item[1])
-    return listing(
+    return join_words(
         [f"{name} ({n:,})" for name, n in sizes[:MAX_NAMED_GROUPS]]
         + [f"{len(sizes) - MAX_NAMED_GROUPS} more"] * (len(sizes) > MAX_NAMED_GROUPS)
     )

@@ -13,7 +13,7 @@ from neuronfair.alternative_models.candidates import CONTROL_ROWS, Candidate
 from neuronfair.alternative_models.objectives import MEASURES
 from neuronfair.alternative_models.parts import list_group_sizes
 from neuronfair.alternative_models.session import AlternativesReport
-from neuronfair.formatting import listing, percent, plural, pp, short_number, with_interval
+from neuronfair.formatting import format_points, join_words, percent, pluralise, short_number, with_interval
 from neuronfair.render.page import render_template
 
 SHARES = ("accuracy", "balanced_accuracy", "roc_auc")  # qualities that are shown in percent
@@ -21,7 +21,7 @@ SHARES = ("accuracy", "balanced_accuracy", "roc_auc")  # qualities that are show
 
 def write_headline(report: AlternativesReport) -> str:
     """Return the result in one sentence."""
-    count, winner = plural(len(report.searched.candidates), "candidate"), report.winner
+    count, winner = pluralise(len(report.searched.candidates), "candidate"), report.winner
     if report.conclusion == "interrupted":
         return f"Interrupted after {count}. The test part was not used: the same command resumes."
     if winner is None:
@@ -38,7 +38,7 @@ def write_headline(report: AlternativesReport) -> str:
 def write_sentences(report: AlternativesReport) -> list[str]:
     """Return what a reader must know of the result, a sentence or two each."""
     rows, fits, settings, chance = report.rows, report.searched, report.settings, report.chance
-    name, measure, sensitive = quality_name(report), MEASURES[report.measure], listing(report.sensitive)
+    name, measure, sensitive = quality_name(report), MEASURES[report.measure], join_words(report.sensitive)
     sure = percent(settings.confidence)
     reasons = Counter(fit.error for fit in fits.candidates if fit.error is not None).most_common(1)
     reason = f" (mostly: {reasons[0][0]})" if reasons else ""
@@ -85,7 +85,7 @@ def write_sentences(report: AlternativesReport) -> list[str]:
             f"({sure} upper bound for the next one: {percent(chance.high)})."
         )
     if report.earlier:
-        before = plural(report.earlier, "search", "searches")
+        before = pluralise(report.earlier, "search", "searches")
         lines.append(
             f"Before it, {before} in the same folder used other test parts, which its confidence does not count."
         )
@@ -108,7 +108,7 @@ def format_quality(report: AlternativesReport, value: float) -> str:
 
 def format_loss(report: AlternativesReport, value: float) -> str:
     """Return a difference of the quality."""
-    return pp(value) if report.quality in SHARES else short_number(value)
+    return format_points(value) if report.quality in SHARES else short_number(value)
 
 
 def describe_changes(candidate: Candidate, report: AlternativesReport) -> str:
@@ -119,7 +119,7 @@ def describe_changes(candidate: Candidate, report: AlternativesReport) -> str:
         return f"the baseline with another seed and {percent(CONTROL_ROWS)} of the rows"
     values, phrases = dict(candidate.parameters), []
     if count := int(values.pop("leave_out", 0)):
-        phrases.append(f"without {listing(report.proxies[:count])}")
+        phrases.append(f"without {join_words(report.proxies[:count])}")
     names = {
         "twins": "{} of the counterfactual twins added",
         "pairs": "{} of the findings added",
@@ -159,11 +159,11 @@ def alternatives_report(report: AlternativesReport) -> RenderableType:
 def regulator_text(report: AlternativesReport) -> str:
     """Return a paragraph for the file of a regulator, which claims no more than was done."""
     rows, fits, settings, winner = report.rows, report.searched, report.settings, report.winner
-    measure, name, sensitive = MEASURES[report.measure], quality_name(report), listing(report.sensitive)
+    measure, name, sensitive = MEASURES[report.measure], quality_name(report), join_words(report.sensitive)
     small = f" (not compared: {list_group_sizes(report.left_out)})" if report.left_out else ""
     text = (
         f"Search for less discriminatory alternatives. Model: {report.estimator}, predicting '{report.target}' from "
-        f"{report.data} ({sum(rows.values()):,} records). Groups by {sensitive}: {listing(report.groups)}{small}. "
+        f"{report.data} ({sum(rows.values()):,} records). Groups by {sensitive}: {join_words(report.groups)}{small}. "
         f"Business purpose measured by {name}; discrimination measured by the {measure} for '{report.selected}'. "
         f"{len(fits.candidates)} alternatives were fitted to {rows['fit']:,} records ({report.failed} could not be "
         f"used), with {len(fits.controls)} refits of the baseline as controls (other seeds, "
@@ -191,7 +191,9 @@ def regulator_text(report: AlternativesReport) -> str:
         after_text, before_text = percent(winner.selected), percent(before.selected)
         text += f"It selects {after_text} of the records, the model before {before_text}. "
     if report.earlier:
-        text += f"Before it, {plural(report.earlier, 'search', 'searches')} in the same folder used other test parts. "
+        text += (
+            f"Before it, {pluralise(report.earlier, 'search', 'searches')} in the same folder used other test parts. "
+        )
     reads = "may read" if settings.allow_disparate_treatment else "do not read"
     return text + (
         f"Candidates {reads} {sensitive} at decision time; no threshold differs by group. Groups are used in fitting "

@@ -21,7 +21,7 @@ from neuronfair.domain.tables import JoinedColumns, Sheet
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset, limit_domain, read_table
 from neuronfair.domain.tables.files import read_sheet, with_columns
 from neuronfair.errors import DataError, DomainError, ModelError, did_you_mean
-from neuronfair.formatting import listing
+from neuronfair.formatting import join_words
 from neuronfair.model.decision import Decision
 from neuronfair.model.open import OpenedModel, feature_names, wrap_model
 from neuronfair.model.open.estimators import takes_sensitive_features
@@ -335,7 +335,7 @@ def _fit_width(read: Callable[[Sequence[str]], AuditInput], audit_input: AuditIn
     if audit_input.refusal is None:
         return audit_input
     narrow = read(sensitive).with_model()
-    remark = f"{listing(sensitive)}: no input of the model, which fits the other columns only"
+    remark = f"{join_words(sensitive)}: no input of the model, which fits the other columns only"
     return audit_input if narrow.refusal is not None else replace(narrow, remarks=(*narrow.remarks, remark))
 
 

@@ -43,7 +43,7 @@ from neuronfair.formatting import (
     TwinKind,
     exact_number,
     interval_ends,
-    listing,
+    join_words,
     percent,
     printable,
     spell,
@@ -177,7 +177,9 @@ class Fairness:
         name = "+".join(data.domain.sensitive)
         limits = read_expressions(fail_if, [name], [])
         if not limits or any(limit.metric not in GROUP_METRICS for limit in limits):
-            raise NeuronFairError(f"expected thresholds on {listing(GROUP_METRICS)}, got {listing(fail_if) or 'none'}")
+            raise NeuronFairError(
+                f"expected thresholds on {join_words(GROUP_METRICS)}, got {join_words(fail_if) or 'none'}"
+            )
         if _is_decision_constant(audit_input, DRAWN_RECORDS, 0):
             raise AssertionError(CONSTANT_DECISION)
         records = prepare_records(audit_input.opened_model, data)
@@ -317,7 +319,7 @@ def _list_rate_problems(rate: Rate, limit: Threshold, data: Dataset) -> list[str
     low, high = rate.interval
     if not limit.is_met_by(high):
         return []
-    by = listing([spell(name) for name in data.domain.sensitive])
+    by = join_words([spell(name) for name in data.domain.sensitive])
     lines = [
         f"The decision depends on {by} for {percent(rate.rate)} of {POPULATIONS[rate.population]} "
         f"({percent(rate.confidence)} CI {interval_ends(rate.rate, low, high)}; {rate.flips:,} of "

@@ -19,7 +19,7 @@ from neuronfair.cli import options
 from neuronfair.cli.app import AUDIT, DEFECT, ERROR, GATE_FAILED, INTERRUPTED, Command, app, command, complain, option
 from neuronfair.cli.options import ForceOption, ModelOptions, OutputOptions, RayOption, TableOptions
 from neuronfair.errors import DataError, did_you_mean
-from neuronfair.formatting import first_few, plural
+from neuronfair.formatting import first_few, pluralise
 from neuronfair.limits import read_text
 from neuronfair.parameters import (
     BUDGET,
@@ -488,7 +488,7 @@ def audit_all(
     if audit_file.problems:
         for problem in audit_file.problems:
             complain(f"{file}: {problem}")
-        raise DataError(f"{file}: {plural(len(audit_file.problems), 'problem')}. No audit was started")
+        raise DataError(f"{file}: {pluralise(len(audit_file.problems), 'problem')}. No audit was started")
     folder.check()
     batch = Batch(file.name, audit_file.audits, folder)
     missing = batch.list_missing()

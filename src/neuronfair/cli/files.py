@@ -141,7 +141,7 @@ def _show_finding(folder: Path, number: int, model_options: ModelOptions) -> Non
 def _show_run(folder: Path) -> None:
     """Print the report of an audit, or the number of findings of a search."""
     from neuronfair.audits.folder import PAGE, REPORT_FILE
-    from neuronfair.formatting import plural
+    from neuronfair.formatting import pluralise
     from neuronfair.render.terminal import make_console, print_audit
     from neuronfair.store.run import Run
     from neuronfair.text.report import lines
@@ -158,14 +158,16 @@ def _show_run(folder: Path) -> None:
         return
     run = Run.open(folder)
     count, state = len(run.findings()), "finished" if run.summary is not None else "unfinished"
-    console.print(f"{plural(count, 'finding')} of {run.manifest['plan']['method']}, {state}: {folder}", soft_wrap=True)
+    console.print(
+        f"{pluralise(count, 'finding')} of {run.manifest['plan']['method']}, {state}: {folder}", soft_wrap=True
+    )
     if count:
         console.print(f"The first: {shlex.join(['neuronfair', 'show', str(folder), '0'])}", soft_wrap=True)
 
 
 def _write_run(folder: Path, out: Path) -> None:
     """Write all findings, or the report of an audit, in the format of the file name."""
-    from neuronfair.formatting import plural
+    from neuronfair.formatting import pluralise
     from neuronfair.render.export import FORMATS, export_findings, write_junit
     from neuronfair.render.page import render_audit
     from neuronfair.render.tables import write_model_card
@@ -177,7 +179,7 @@ def _write_run(folder: Path, out: Path) -> None:
     if suffix in FORMATS:
         _refuse_text_audit(folder)
         count = export_findings(folder, out)
-        make_console().print(f"{plural(count, 'finding')}: {out}", soft_wrap=True)
+        make_console().print(f"{pluralise(count, 'finding')}: {out}", soft_wrap=True)
         return
     write: dict[str, Callable[[Report], str]] = {".md": write_model_card, ".html": render_audit, ".xml": write_junit}
     texts = _read_text_report(folder)

@@ -15,7 +15,7 @@ from neuronfair.cli import options
 from neuronfair.cli.app import AUDIT, GATE_FAILED, INTERRUPTED, app, command, complain, option
 from neuronfair.cli.options import FavourableOption, ForceOption, ModelOptions, OutputOptions, RayOption, TableOptions
 from neuronfair.errors import DataError, NeuronFairError
-from neuronfair.formatting import POPULATIONS, Population, TwinKind, interval_ends, listing, percent, plural
+from neuronfair.formatting import POPULATIONS, Population, TwinKind, interval_ends, join_words, percent, pluralise
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT, parameter
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _run_counterfactual_test(
 
 def _print_rate(console: Console, data: Dataset, rate: RateOf, error: float, max_error: float) -> None:
     console.print(
-        f"The decision depends on {listing(data.domain.sensitive)} for {percent(rate.rate)} of "
+        f"The decision depends on {join_words(data.domain.sensitive)} for {percent(rate.rate)} of "
         f"{POPULATIONS[rate.population]} ({percent(rate.confidence)} CI "
         f"{interval_ends(rate.rate, rate.low, rate.high)}; {rate.discriminated:,} of {rate.of:,}). "
         f"{rate.omission}".rstrip()
@@ -353,9 +353,9 @@ def _check_certificate(path: Path, model_options: ModelOptions, table: AuditInpu
         raise typer.Exit(GATE_FAILED) from None
     condition = f"where {certificate.where} " if certificate.where else ""
     console.print(
-        f"Verified: {plural(result.boxes, 'box', 'boxes')} hold for this model and the decision {certified}. Of "
-        f"{plural(result.record_count, 'record')} {condition}the decision does not depend on "
-        f"{listing(certificate.domain.sensitive)} for {result.fair:,} at least, and does for "
+        f"Verified: {pluralise(result.boxes, 'box', 'boxes')} hold for this model and the decision {certified}. Of "
+        f"{pluralise(result.record_count, 'record')} {condition}the decision does not depend on "
+        f"{join_words(certificate.domain.sensitive)} for {result.fair:,} at least, and does for "
         f"{result.discriminatory:,} at least."
     )
     if table is None:

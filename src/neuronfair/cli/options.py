@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from neuronfair import __version__
 from neuronfair.cli.app import option
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean
-from neuronfair.formatting import listing, percent, printable
+from neuronfair.formatting import join_words, percent, printable
 from neuronfair.model.formats import find_reader
 from neuronfair.parameters import INPUT, OUTPUT, common_parameter, parameter
 from neuronfair.scale.pool import Pool, Processes, Serial, cluster
@@ -236,7 +236,7 @@ def open_model_and_data(
     is_trained = model.model is None
     opened_model, card = model.train(data, console, seed) if is_trained else (model.source.open(data), None)
     if outside := [attribute.name for attribute in data.domain.attributes if not attribute.is_input]:
-        console.print(f"The model does not use {listing(outside)}.")
+        console.print(f"The model does not use {join_words(outside)}.")
     return opened_model, data.to(model.device), card
 
 

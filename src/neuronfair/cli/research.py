@@ -12,7 +12,7 @@ from neuronfair.cli import options
 from neuronfair.cli.app import RESEARCH, app, command, option
 from neuronfair.cli.files import read_own_model
 from neuronfair.errors import ModelError, NeuronFairError
-from neuronfair.formatting import listing
+from neuronfair.formatting import join_words
 from neuronfair.parameters import BUDGET, INPUT, OUTPUT
 from neuronfair.scale.pool import check_address
 from neuronfair.searches.config import SearchConfig
@@ -91,7 +91,7 @@ def interpret(
     console.print(make_layer_table(profile, data.domain))
     console.print(describe_profile(profile, ablation, data.domain))
     if plot is not None:
-        title = f"{data.name}: reaction of the neurons to {listing(data.domain.sensitive)}"
+        title = f"{data.name}: reaction of the neurons to {join_words(data.domain.sensitive)}"
         with saved_figure(plot, size=(7.5, 6.2)) as figure:
             profile.plot(figure.add_subplot(), title=title)
         console.print(f"AS curves: {plot}", soft_wrap=True)
@@ -333,7 +333,7 @@ def compare(
         )
     console.print(compose_comparison(result, data.domain))
     if plot is not None:
-        title = f"{data.name}, {listing(data.domain.sensitive)}: {result.seeds:,} seeds"
+        title = f"{data.name}, {join_words(data.domain.sensitive)}: {result.seeds:,} seeds"
         plot_comparison(result, plot, title=title)
         console.print(f"Picture: {plot}", soft_wrap=True)
     output.write(

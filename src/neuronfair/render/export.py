@@ -22,7 +22,7 @@ from neuronfair.audits.wording.phrases import find_leads, list_class_names
 from neuronfair.audits.wording.summary import describe_pair
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DataError, NeuronFairError, RunError, require
-from neuronfair.formatting import plural, printable
+from neuronfair.formatting import pluralise, printable
 from neuronfair.measure.rate import find_favourable_class
 from neuronfair.model.decision import Decision, Scale, find_probabilities
 from neuronfair.searches.campaign import SearchResult
@@ -55,7 +55,7 @@ def export_findings(folder: Path, out: Path) -> int:
     names = make_headings(runs[0].domain.names, twins)
     if out.suffix.lower() == ".xlsx" and (count >= EXCEL_LIMITS[0] or len(names) > EXCEL_LIMITS[1]):
         raise DataError(
-            f"{out}: {plural(count, 'finding')} in {len(names):,} columns do not fit into a sheet of Excel, which "
+            f"{out}: {pluralise(count, 'finding')} in {len(names):,} columns do not fit into a sheet of Excel, which "
             f"holds {EXCEL_LIMITS[0] - 1:,} below its heading and {EXCEL_LIMITS[1]:,} columns. Choose .csv or .parquet"
         )
     parts = (part for run in runs for part in _read_parts(run, twins, names))

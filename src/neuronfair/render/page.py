@@ -106,7 +106,7 @@ def _find_gap(finding: Finding) -> float:
 def _format_gap(finding: Finding) -> str:
     if finding.probability is None:
         return formatting.short_number(finding.gap)
-    return formatting.pp(_find_gap(finding))
+    return formatting.format_points(_find_gap(finding))
 
 
 def _find_digest(script: str) -> str:

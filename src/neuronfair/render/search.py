@@ -23,8 +23,8 @@ from neuronfair.formatting import (
     POPULATIONS,
     distinct_numbers,
     distinct_percents,
+    join_words,
     likelihood,
-    listing,
     percent,
     ratio,
     with_interval,
@@ -48,7 +48,7 @@ def compose_search(outcome: SearchResult, network: Model, folder: Path, replay: 
     `replay` is what `neuronfair show` must be told to open the model again.
     """
     figures = outcome.summary()
-    counterfactuals, by = counterfactuals_of(outcome.domain), listing(outcome.domain.sensitive)
+    counterfactuals, by = counterfactuals_of(outcome.domain), join_words(outcome.domain.sensitive)
     flips = f"Discriminatory inputs by {by}"
     twins = f"Records whose counterfactual twin by {by} gets a different decision"
     table = Table(title=flips if counterfactuals is None else twins)
@@ -231,7 +231,7 @@ RATE_LABELS = {"flip": "Flip rate:", "counterfactual": "A typical counterfactual
 def compose_comparison(comparison: Comparison, domain: TableDomain) -> RenderableType:
     """Return one line per method, the random rate, and what the columns mean."""
     config = comparison.config
-    title = f"{domain.name}, {listing(domain.sensitive)}: {comparison.seeds:,} seeds"
+    title = f"{domain.name}, {join_words(domain.sensitive)}: {comparison.seeds:,} seeds"
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False, pad_edge=False)
     table.add_column("method", no_wrap=True)
     for heading in FIGURES:
@@ -248,7 +248,7 @@ def compose_comparison(comparison: Comparison, domain: TableDomain) -> Renderabl
             for rate in comparison.rates
         ]
         flips = RATE_LABELS[config.twins]
-        lines.append(f"{flips} {listing(shares)} (95% intervals).")
+        lines.append(f"{flips} {join_words(shares)} (95% intervals).")
     if (strongest := comparison.strongest) is not None:
         lines.append(
             f"Lift: the success rate over that of the strongest control, {strongest.name} ({percent(strongest.gsr)})."

@@ -19,7 +19,16 @@ from neuronfair.audits.wording.summary import (
     select_realistic_pairs,
     status,
 )
-from neuronfair.formatting import POPULATIONS, UNKNOWN, first_few, percent, printable, ratio, tally, with_interval
+from neuronfair.formatting import (
+    POPULATIONS,
+    UNKNOWN,
+    first_few,
+    format_count,
+    percent,
+    printable,
+    ratio,
+    with_interval,
+)
 from neuronfair.proof.certificate import ShareInterval
 
 SET_FAVOURABLE = "set `favourable`"
@@ -156,15 +165,17 @@ def _tabulate_proofs(attributes: Sequence[AttributeReport]) -> TextTable:
             continue
         if (table := proved.data_set) is not None:
             parts = (table.certified_fair, table.undecided, table.certified_discriminatory)
-            rows.append((name, "data set", *(percent(part.share) for part in parts), tally(table.of)))
+            rows.append((name, "data set", *(percent(part.share) for part in parts), format_count(table.of)))
             if 0 < (unpaired := table.without_twin) < table.of:
                 counts = (part.count / (table.of - unpaired) for part in (table.with_twin, *parts[1:]))
-                rows.append((name, "data set, with an allowed twin", *map(percent, counts), tally(table.of - unpaired)))
+                rows.append(
+                    (name, "data set, with an allowed twin", *map(percent, counts), format_count(table.of - unpaired))
+                )
         if (fresh := proved.fresh) is not None:
             shares = (fresh.certified_fair, fresh.undecided, fresh.certified_discriminatory)
-            rows.append((name, "realistic synthetic", *map(_format_share, shares), tally(fresh.of)))
+            rows.append((name, "realistic synthetic", *map(_format_share, shares), format_count(fresh.of)))
         space = (percent(part.share) for part in (proved.proved_fair, proved.undecided, proved.proved_discriminatory))
-        rows.append((name, "input space", *space, tally(int(proved.people))))
+        rows.append((name, "input space", *space, format_count(int(proved.people))))
     heads = ("by", "of", "certified", "undecided", "certified to depend", "records") if proofs else ()
     refused = _drop_repeats(proved.sentence for _, proved in proofs if not proved.method)
     return TextTable("Certified shares", heads, rows, refused)

@@ -30,7 +30,7 @@ from neuronfair.audits.wording.summary import (
     status,
 )
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import duration, listing, percent, plural, printable
+from neuronfair.formatting import duration, join_words, percent, pluralise, printable
 from neuronfair.measure.rate import Ablation, AblationOutcome
 from neuronfair.model.profile import BiasProfile
 from neuronfair.proof.certificate import ProofReport, Region
@@ -94,7 +94,7 @@ def stage_progress(activity: str, *, quiet: bool = False) -> Iterator[progress.P
 
 def make_layer_table(profile: BiasProfile, domain: TableDomain) -> Table:
     """Return the reaction of every layer as a table, the most biased one marked."""
-    table = Table(title=f"Reaction to {listing(domain.sensitive)}, layer by layer")
+    table = Table(title=f"Reaction to {join_words(domain.sensitive)}, layer by layer")
     for heading in ("layer", "neurons", "AUC", "cut", "biased", "strongest"):
         table.add_column(heading, justify="left" if heading == "layer" else "right")
     for layer in profile.layers:
@@ -113,7 +113,7 @@ def make_layer_table(profile: BiasProfile, domain: TableDomain) -> Table:
 
 def describe_profile(profile: BiasProfile, ablation: Ablation | None, domain: TableDomain) -> str:
     """Return in plain words what the interpretation found; nothing about an accuracy that is not known."""
-    worst, sensitive = profile.worst, listing(domain.sensitive)
+    worst, sensitive = profile.worst, join_words(domain.sensitive)
     if not worst.reacts:
         return f"No neuron reacted to {sensitive} in {profile.pairs:,} pairs of a record and a twin."
     count = len(worst.biased)
@@ -294,8 +294,8 @@ def compose_index(index: AuditIndex) -> RenderableType:
         for reason in ((line.error,) if line.error is not None else line.fired)
     ]
     states = dict.fromkeys(line.state for line in index.audits)
-    counts = listing([f"{index.count(state):,} {state.replace('no ', 'without ')}" for state in states])
-    return Group(table, *remarks, f"{plural(len(index.audits), 'audit')}: {counts}.")
+    counts = join_words([f"{index.count(state):,} {state.replace('no ', 'without ')}" for state in states])
+    return Group(table, *remarks, f"{pluralise(len(index.audits), 'audit')}: {counts}.")
 
 
 # What a certification has proved: a bar of characters and a few sentences
@@ -325,7 +325,7 @@ def _find_shares(report: ProofReport) -> tuple[float, float, float]:
 
 def describe_proof(report: ProofReport) -> list[str]:
     """Return what is certified, what is not, and for which records, in plain words."""
-    lines, by_name, rows = describe_certificate(report), listing(report.sensitive), report.data_set
+    lines, by_name, rows = describe_certificate(report), join_words(report.sensitive), report.data_set
     if rows is not None:
         without = f" ({rows.without_twin:,} without an allowed twin)" if rows.without_twin else ""
         lines.append(
@@ -345,7 +345,7 @@ def describe_proof(report: ProofReport) -> list[str]:
         lines.append(
             f"Two decisions differ if their scores are more than {report.decision.value:g} apart (--decision)."
         )
-    size = f"{plural(int(report.people.count), 'record')} in {plural(report.boxes, 'box', 'boxes')}"
+    size = f"{pluralise(int(report.people.count), 'record')} in {pluralise(report.boxes, 'box', 'boxes')}"
     lines.append(f"{size}, {duration(report.seconds)}; {report.method}.")
     lines += [f"Certified region: {describe_region(region)}" for region in report.regions]
     if report.interrupted:
@@ -357,7 +357,7 @@ def describe_region(region: Region | None) -> str:
     """Return a region in words: its rule, its size, and how many records it holds."""
     if region is None:
         return "nothing is proved, not even for the record alone."
-    size = f"{plural(int(region.size.count), 'record')} of the input space"
+    size = f"{pluralise(int(region.size.count), 'record')} of the input space"
     if region.rows is not None:
         size += f", {region.rows.count:,} of the data set ({percent(region.rows.share)})"
     if region.fresh is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.domain.table import TableDomain
-from neuronfair.formatting import listing, percent
+from neuronfair.formatting import join_words, percent
 from neuronfair.model.network import Network
 from neuronfair.searches.evaluate import Evaluation, evaluate
 from neuronfair.searches.method import SearchContext
@@ -61,9 +61,9 @@ def find_weak_guidance(
         result = "not measurably more often than the same method in random directions: the 95% intervals overlap"
     return HealthNote(
         WEAK_GUIDANCE,
-        f"{method} ({listing(sensitive)}) succeeded {result}. Success rates: {percent(share)} of {guided[1]:,} records "
-        f"({percent(low)} to {percent(high)}) versus {percent(blind_share)} of {blind[1]:,} ({percent(blind_low)} to "
-        f"{percent(blind_high)}).",
+        f"{method} ({join_words(sensitive)}) succeeded {result}. Success rates: {percent(share)} of {guided[1]:,} "
+        f"records ({percent(low)} to {percent(high)}) versus {percent(blind_share)} of {blind[1]:,} "
+        f"({percent(blind_low)} to {percent(blind_high)}).",
         "Compare methods: neuronfair compare.",
     )
 

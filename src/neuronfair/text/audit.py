@@ -22,7 +22,7 @@ from neuronfair.audits.wording.summary import NOT_MEASURED
 from neuronfair.domain.draws import Draws, draw_order
 from neuronfair.domain.twins import digest_values
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean, require
-from neuronfair.formatting import exact_number, percent, plural, printable
+from neuronfair.formatting import exact_number, percent, pluralise, printable
 from neuronfair.model.blackbox import Model, score_in_batches
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
@@ -338,7 +338,7 @@ class TextRepair:
         shares = [None if rate is None else rate.value for rate in rates] + [self.accuracy_before, self.accuracy_after]
         cells = [NOT_MEASURED if share is None else percent(share) for share in shares]
         return (
-            f"{plural(self.added, 'twin')} added to the training texts. On held-out texts: flip rate {cells[0]} → "
+            f"{pluralise(self.added, 'twin')} added to the training texts. On held-out texts: flip rate {cells[0]} → "
             f"{cells[1]}, accuracy {cells[2]} → {cells[3]}"
         )
 
@@ -574,7 +574,7 @@ def _write_notes(text_column: TextColumn, stages: TextStages, pairs: measure.Tex
             f"{len(stages.domain.texts):,} texts, a random sample. Raise --max-calls to measure more."
         )
     if pairs.unanswered:
-        notes.append(f"{plural(pairs.unanswered, 'pair')} of texts without an answer of the model left out.")
+        notes.append(f"{pluralise(pairs.unanswered, 'pair')} of texts without an answer of the model left out.")
     if stages.padding_changes:
         notes.append(
             f"The decision for {stages.padding_changes:,} texts changes if they are padded: the model reads its "
@@ -582,13 +582,13 @@ def _write_notes(text_column: TextColumn, stages: TextStages, pairs: measure.Tex
         )
     if stages.equal_twins:
         notes.append(
-            f"{plural(stages.equal_twins, 'text')} cannot flip: the tokenizer reads a text and its twin as the same "
+            f"{pluralise(stages.equal_twins, 'text')} cannot flip: the tokenizer reads a text and its twin as the same "
             "tokens. It does not know the identity terms, or cuts them off."
         )
     if stages.model.service.unchecked:
         notes.append("Kept answers were not compared with the model again, since no call was left.")
     if text_column.shortened:
-        notes.append(f"{plural(text_column.shortened, 'text')} cut off after {MAX_TEXT_LENGTH:,} characters.")
+        notes.append(f"{pluralise(text_column.shortened, 'text')} cut off after {MAX_TEXT_LENGTH:,} characters.")
     if len(pairs.by_text[0]) < 30:
         notes.append("Fewer than 30 texts were compared: the confidence intervals are wide.")
     return notes

@@ -14,7 +14,7 @@ from neuronfair.audits.report.counterfactual import Interval
 from neuronfair.audits.wording.summary import NOT_MEASURED, SIGNS, Metric, Step
 from neuronfair.audits.wording.verdict import NO_THRESHOLD, find_threshold_state
 from neuronfair.errors import NeuronFairError
-from neuronfair.formatting import interval_ends, listing, percent, plural, tally, with_interval
+from neuronfair.formatting import format_count, interval_ends, join_words, percent, pluralise, with_interval
 from neuronfair.measure.stats import Estimate
 from neuronfair.render.export import write_text_junit
 from neuronfair.render.page import render_template
@@ -215,7 +215,7 @@ def headline(report: TextReport) -> str:
     if rate is None:
         return f"No text was answered in both versions, so nothing is known about {report.attribute}."
     if not rate.count:
-        return f"No decision changed when {report.attribute} was swapped in {plural(rate.of, 'text')}."
+        return f"No decision changed when {report.attribute} was swapped in {pluralise(rate.of, 'text')}."
     fact = (
         f"Decisions depend on {report.attribute} for {percent(rate.value)} of texts that mention it "
         f"({rate.count:,} of {rate.of:,})"
@@ -238,7 +238,7 @@ def lines(report: TextReport) -> list[str]:
     summary += [""]
     if rate is not None:
         ends = with_interval(rate.value, rate.low, rate.high)
-        summary.append(f"Flip rate         {ends} of {plural(rate.of, 'text')}, 95% CI")
+        summary.append(f"Flip rate         {ends} of {pluralise(rate.of, 'text')}, 95% CI")
     if baseline is not None:
         summary.append(f"Neutral words     {with_interval(*baseline.neutral)}")
         significance = "" if baseline.claimed else ", not significant"
@@ -249,14 +249,14 @@ def lines(report: TextReport) -> list[str]:
     for search in report.searches:
         controls = f"random words {percent(search.random_rate)}" if search.random_rate is not None else "no control"
         summary.append(
-            f"Search            {search.method}: {plural(search.findings, 'finding')} in {search.tried:,} texts "
+            f"Search            {search.method}: {pluralise(search.findings, 'finding')} in {search.tried:,} texts "
             f"({percent(search.rate)}; {controls})"
         )
-    scope = f"{texts.tested:,} of {tally(texts.all)} mention {report.attribute} so that it can be swapped"
+    scope = f"{texts.tested:,} of {format_count(texts.all)} mention {report.attribute} so that it can be swapped"
     summary += ["", f"Texts: {scope}."]
     left_out = [f"{count:,} {REASON_TEXT[reason]}" for reason, count in texts.left_out.items() if count]
     if left_out:
-        summary.append(f"Left out: {listing(left_out)}.")
+        summary.append(f"Left out: {join_words(left_out)}.")
     if report.worst:
         finding = report.worst[0]
         summary += [
@@ -431,5 +431,5 @@ def _check_threshold(limit: Threshold, report: TextReport, *, is_constant: bool)
             raise make_refusal(limit.expression, f"no search was made: {reason}")
         worst = (max if limit.looks_up else min)(report.searches, key=lambda search: search.findings)
         return check_count(limit, report.attribute, worst.findings, f"Search by {worst.method}.")
-    texts = f"{plural(rate.of, 'text')} that mention {report.attribute}"
+    texts = f"{pluralise(rate.of, 'text')} that mention {report.attribute}"
     return check_rate(limit, report.attribute, Interval(rate.value, rate.low, rate.high), texts)

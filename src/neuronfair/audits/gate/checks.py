@@ -24,7 +24,7 @@ from neuronfair.audits.report.counterfactual import CounterfactualReport, Interv
 from neuronfair.audits.stages.rates import explain_missing_favourable
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import EncodingError, NeuronFairError
-from neuronfair.formatting import POPULATIONS, TwinKind, exact_number, listing, percent, with_interval
+from neuronfair.formatting import POPULATIONS, TwinKind, exact_number, join_words, percent, with_interval
 from neuronfair.model.open import OpenedModel
 from neuronfair.parameters import accept_old_names
 
@@ -56,7 +56,7 @@ def compare_with(report: Report, earlier: Report, file: str | Path = "") -> Base
     if report.reproduction.rows != earlier.reproduction.rows:
         sentences.append("The data set has other records than then, so its flip rates are those of other people.")
     sentences += [
-        f"The counterfactual metrics of {name} are not compared: the two audits declare different {listing(keys)} "
+        f"The counterfactual metrics of {name} are not compared: the two audits declare different {join_words(keys)} "
         "attributes."
         for name, keys in differences.items()
         if keys

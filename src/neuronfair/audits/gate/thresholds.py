@@ -32,7 +32,7 @@ from neuronfair.audits.report.attribute import (
 )
 from neuronfair.audits.report.counterfactual import NO_COUNTERFACTUALS, CounterfactualReport, Interval
 from neuronfair.errors import NeuronFairError, did_you_mean
-from neuronfair.formatting import POPULATIONS, aligned_percents, first_few, listing, percent, tally
+from neuronfair.formatting import POPULATIONS, aligned_percents, first_few, format_count, join_words, percent
 from neuronfair.measure.rate import Rate
 from neuronfair.proof.certificate import RecordShare, RowShare
 
@@ -428,7 +428,7 @@ def _find_strictest(threshold: Threshold, measured: Mapping[str, _Measurement], 
         for other, m in candidates.items()
         if other != name
     ]
-    note = f"{candidates[name].note} {f'Other populations: {listing(others)}.' if others else ''}".strip()
+    note = f"{candidates[name].note} {f'Other populations: {join_words(others)}.' if others else ''}".strip()
     return replace(candidates[name], name=name, note=note)
 
 
@@ -481,10 +481,8 @@ def _measure_proof(threshold: Threshold, attribute: str, proof: ProofSummary | N
         part: RecordShare = getattr(rows, CERTIFIED[threshold.metric])
         return _Measurement(part.share, note=f"{part.count:,} of {rows.of:,} records in the data set.")
     space: RowShare = getattr(proof, threshold.metric)
-    return _Measurement(
-        space.share,
-        note=f"{tally(int(space.count))} of {tally(int(proof.people))} records of the declared input space.",
-    )
+    counts = f"{format_count(int(space.count))} of {format_count(int(proof.people))}"
+    return _Measurement(space.share, note=f"{counts} records of the declared input space.")
 
 
 def estimate_min_records(threshold: Threshold, share: float, confidence: float) -> int | None:

@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval
 from neuronfair.domain.population.plausible import MIN_PLAUSIBILITY
-from neuronfair.formatting import POPULATIONS, Population, likelihood, listing, plural
+from neuronfair.formatting import POPULATIONS, Population, join_words, likelihood, pluralise
 from neuronfair.proof.certificate import DataSetClaims, FreshClaims, ProofReport, RowShare
 
 
@@ -35,7 +35,7 @@ class RateOf:
     def omission(self) -> str:
         """Which records a flip rate over plausible pairs leaves out, as a sentence; empty where none."""
         lone_text = f"Not counted, without a plausible twin: {self.alone:,} of {self.of + self.alone:,} people."
-        flip_text = f"Left out because the twin is not plausible: {plural(self.left_out, 'flip')}."
+        flip_text = f"Left out because the twin is not plausible: {pluralise(self.left_out, 'flip')}."
         return " ".join([lone_text] * (self.alone > 0) + [flip_text] * (self.left_out > 0))
 
 
@@ -129,7 +129,7 @@ def list_notes(attributes: Sequence[AttributeReport]) -> list[str]:
     names_by_note: dict[Note, list[str]] = {}
     for attribute in attributes:
         for note in attribute.health:
-            names_by_note.setdefault(note, []).append(f"by {listing(attribute.sensitive)}")
+            names_by_note.setdefault(note, []).append(f"by {join_words(attribute.sensitive)}")
     return [
         f"{'' if len(names) == len(attributes) else '(' + ', '.join(names) + ') '}{note.seen} {note.remedy}"
         for note, names in names_by_note.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from neuronfair.formatting import first_few, listing, plural, spell
+from neuronfair.formatting import first_few, join_words, pluralise, spell
 
 Assumptions = Literal["none declared", "held fixed", "graph declared"]
 UNTESTED = "This rests on causal assumptions that the data cannot test"
@@ -123,12 +123,12 @@ class CounterfactualReport:
         """What twins keep, and who has none."""
         few_people = "have too few people for a model, so they have no twins."
         without_twin = (
-            f"{plural(self.without, 'person has', 'people have')} no counterfactual twin, since rules tie the group to "
-            "attributes that twins keep; all metrics here leave them out."
+            f"{pluralise(self.without, 'person has', 'people have')} no counterfactual twin, since rules tie the group "
+            "to attributes that twins keep; all metrics here leave them out."
         )
         return (
             *([self.graph_note] if self.graph_note else []),
-            *([f"Twins keep {listing([spell(name) for name in self.fixed])}: held fixed."] if self.fixed else []),
+            *([f"Twins keep {join_words([spell(name) for name in self.fixed])}: held fixed."] if self.fixed else []),
             *(resolving.text for resolving in self.legitimate),
             *([without_twin] if self.without else []),
             *([f"{first_few(self.left_out)} {few_people}"] if self.left_out else []),

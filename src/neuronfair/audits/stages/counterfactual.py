@@ -19,7 +19,7 @@ from neuronfair.domain.draws import draw_order
 from neuronfair.domain.population.counterfactuals import with_counterfactuals
 from neuronfair.domain.table import TableDomain
 from neuronfair.errors import DomainError
-from neuronfair.formatting import listing, spell
+from neuronfair.formatting import join_words, spell
 from neuronfair.measure.counterfactual_effect import CounterfactualEffect, CounterfactualTest, ResampledTable
 from neuronfair.model.blackbox import Model
 from neuronfair.progress import Progress
@@ -121,7 +121,7 @@ def report_counterfactuals(
 
 def note_unused_attributes(case: AttributeCase, reads: tuple[str, ...] | None) -> list[Note]:
     """Return a note if the model does not read the sensitive attributes: by its inputs, or because no score changes."""
-    by = listing([spell(name) for name in case.domain.sensitive])
+    by = join_words([spell(name) for name in case.domain.sensitive])
     if reads is not None and not set(case.domain.sensitive) & set(reads):
         name, observation = NOT_USED, f"The model does not use {by}, so no decision depends on it directly."
     elif _scores_change(case.model, case.domain, case.data.rows):

@@ -34,7 +34,7 @@ from neuronfair.domain.schema.infer import SMALL_GROUP_RECORDS, SMALL_GROUP_SHAR
 from neuronfair.domain.table import Target
 from neuronfair.domain.tables.dataset import Dataset
 from neuronfair.errors import NeuronFairError
-from neuronfair.formatting import Population, exact_number, listing, percent, plural
+from neuronfair.formatting import Population, exact_number, join_words, percent, pluralise
 from neuronfair.measure.groups import Group as Counted
 from neuronfair.measure.groups import RateComparison, compare_by_difference, compare_by_ratio, measure_groups
 from neuronfair.measure.rate import Rate
@@ -166,7 +166,7 @@ def _note_small_groups(case: AttributeCase) -> tuple[Note, ...]:
         counts = torch.bincount(case.data.rows[:, column].clamp(0, attribute.size - 1), minlength=attribute.size)
         excluded = find_excluded_labels(domain.rules, attribute.name)
         for label, count in zip(attribute.values, counts.tolist(), strict=True):
-            group = f"{attribute.name} {label} ({plural(count, 'record')})"
+            group = f"{attribute.name} {label} ({pluralise(count, 'record')})"
             if label in excluded:
                 left_out.append(group)
             elif count < SMALL_GROUP_RECORDS and count < SMALL_GROUP_SHARE * len(case.data):
@@ -174,11 +174,11 @@ def _note_small_groups(case: AttributeCase) -> tuple[Note, ...]:
     notes = []
     if left_out:
         remedy = "Delete its rule from the domain file to include a group."
-        observation = f"Nobody is compared with {listing(left_out)}: too few records, or their group is not known."
+        observation = f"Nobody is compared with {join_words(left_out)}: too few records, or their group is not known."
         notes.append(Note("groups-left-out", observation, remedy))
     if small:
         remedy = "Forbid the value by a rule in the domain file to leave a group out."
-        observation = f"People are compared with small groups, too: {listing(small)}."
+        observation = f"People are compared with small groups, too: {join_words(small)}."
         observation += " A flip against one of them counts fully."
         notes.append(Note("small-groups", observation, remedy))
     return tuple(notes)
@@ -244,7 +244,7 @@ def explain_missing_favourable(metric: str, target: Target | None, favourable: s
         )
     guess = suggest_favourable(target.column, classes)
     hint = f"; probably '{guess}'" if guess is not None else ""
-    names = listing([f"'{name}'" for name in classes])
+    names = join_words([f"'{name}'" for name in classes])
     return f"{needs}. Set --favourable, or favourable in the domain file, to one of {names}{hint}"
 
 
@@ -296,7 +296,7 @@ def compare_groups(
     right, wrong = (
         [_count_labelled(group, class_index, is_own=own_label) for group in group_counts] for own_label in (True, False)
     )
-    by, selection = listing(domain.sensitive), _GroupRates("selection rate", "rows", values, counts)
+    by, selection = join_words(domain.sensitive), _GroupRates("selection rate", "rows", values, counts)
     errors = (
         _GroupRates("true positive rate", f"rows labelled {selected}", values, right),
         _GroupRates("false positive rate", f"rows not labelled {selected}", values, wrong),

@@ -42,9 +42,9 @@ from neuronfair.formatting import (
     distinct_percents,
     exact_number,
     fraction_words,
-    listing,
+    join_words,
     percent,
-    plural,
+    pluralise,
     short_number,
     spell,
 )
@@ -104,7 +104,7 @@ def describe_person(domain: TableDomain, row: Mapping[str, Cell], names: Sequenc
         parts.append(f"{unnamed_count} more attribute{'s' if unnamed_count > 1 else ''}")
     an = "an" if age is not None and (str(row[age])[:1] == "8" or row[age] in (11, 18)) else "a"
     subject = "a person" if age is None else f"{an} {row[age]}-year-old"
-    return f"{subject} with {listing(parts)}" if parts else subject
+    return f"{subject} with {join_words(parts)}" if parts else subject
 
 
 class DescribedPair(NamedTuple):
@@ -128,13 +128,13 @@ def describe_twin(domain: TableDomain, changed: Sequence[Change], limit: int = M
     At most `limit` other attributes of a counterfactual twin are named.
     """
     phrases = {c.attribute: f"{spell(c.attribute)} {c.twin} instead of {c.own}" for c in changed}
-    group = f"with {listing([phrases.pop(name) for name in domain.sensitive if name in phrases])}"
+    group = f"with {join_words([phrases.pop(name) for name in domain.sensitive if name in phrases])}"
     if not phrases and counterfactuals_of(domain) is None:
         return group
     others = [*phrases.values()][:limit]
     if (unnamed_count := len(phrases) - len(others)) > 0:
-        others.append(plural(unnamed_count, "more attribute"))
-    return f"the counterfactual twin {group} ({'also ' + listing(others) if others else 'nothing else differs'})"
+        others.append(pluralise(unnamed_count, "more attribute"))
+    return f"the counterfactual twin {group} ({'also ' + join_words(others) if others else 'nothing else differs'})"
 
 
 def report_finding(
@@ -237,7 +237,7 @@ def _format_condition(attribute: Attribute, term: RuleTerm) -> str:
 
 def report_subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
     """Return a subgroup as values and as a sentence."""
-    text = listing([_format_condition(domain.attributes[term.column], term) for term in group.conditions])
+    text = join_words([_format_condition(domain.attributes[term.column], term) for term in group.conditions])
     by = _name_sensitive(domain)
     lift_text = f", {group.lift:.2g} times the overall rate" if group.lift is not None else ""
     flips = f"the decision depends on {by}"
@@ -293,13 +293,13 @@ def report_direction(
     outcome, among = f"'{domain.favourable}'", POPULATION_PHRASES[population]
     if len(tally.sides) == 2:
         group_values, side = max(zip(values, tally.sides, strict=True), key=lambda group: group[1].loses)
-        loser = listing([f"{spell(a.name)} {value}" for a, value in zip(columns, group_values, strict=True)])
-        pairs = f"{side.loses:,} of {plural(tally.records, 'pair')} {among}"
+        loser = join_words([f"{spell(a.name)} {value}" for a, value in zip(columns, group_values, strict=True)])
+        pairs = f"{side.loses:,} of {pluralise(tally.records, 'pair')} {among}"
         sentence = f"In {pairs}, the decision is worse for {loser}: not {outcome}."
     else:
         by = _name_sensitive(domain)
         tendency = f"mostly to the disadvantage of {ALSO_OF.join(losers)}" if losers else NO_LOSER
-        sentence = f"In {plural(tally.records, 'case')} {among}, {outcome} depends on {by}, {tendency}."
+        sentence = f"In {pluralise(tally.records, 'case')} {among}, {outcome} depends on {by}, {tendency}."
     sides = [
         SideReport(", ".join(group_values), side.gets, side.loses)
         for group_values, side in zip(values, tally.sides, strict=True)
@@ -503,7 +503,7 @@ def _describe_mediators(domain: TableDomain, mediators: Sequence[Mediator]) -> s
     mediator = next(sufficient, max(candidates, key=lambda mediator: mediator.share))
     if mediator.share <= 0:
         return ""
-    names = listing([spell(name) for name in _name_mediators(domain, mediator)])
+    names = join_words([spell(name) for name in _name_mediators(domain, mediator)])
     return f"Holding {names} fixed removes {fraction_words(mediator.share)} of the excess."
 
 
@@ -554,7 +554,7 @@ def _find_extremes(figures: Mapping[str, float]) -> tuple[str, ...]:
 
 
 def _name_sensitive(domain: TableDomain) -> str:
-    return listing([spell(name) for name in domain.sensitive])
+    return join_words([spell(name) for name in domain.sensitive])
 
 
 def _format_group(domain: TableDomain, codes: Sequence[int]) -> str:

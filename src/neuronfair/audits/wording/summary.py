@@ -11,7 +11,16 @@ from itertools import islice
 
 from neuronfair.audits.report import Report, Tone, find_worst_attribute
 from neuronfair.audits.report.attribute import AttributeReport, Finding, list_notes, list_worst_findings
-from neuronfair.formatting import aligned_percents, duration, interval_ends, listing, percent, plural, spell, tally
+from neuronfair.formatting import (
+    aligned_percents,
+    duration,
+    format_count,
+    interval_ends,
+    join_words,
+    percent,
+    pluralise,
+    spell,
+)
 from neuronfair.proof.certificate import DataSetClaims, FreshClaims, ProofReport
 
 NOT_MEASURED = "–"
@@ -70,7 +79,7 @@ def metrics(attribute: AttributeReport) -> tuple[Metric, Metric, Metric, Metric]
 
 def list_sensitive(attribute: AttributeReport) -> str:
     """Return the sensitive attributes in words."""
-    return listing([spell(name) for name in attribute.sensitive])
+    return join_words([spell(name) for name in attribute.sensitive])
 
 
 def explain_twin(attributes: Sequence[AttributeReport]) -> str:
@@ -170,7 +179,7 @@ def _disparate_impact_metric(attribute: AttributeReport) -> Metric:
     shares = {group.values: group.selection_rate for group in attribute.groups}
     group = "({})" if len(attribute.sensitive) > 1 else "{}"  # the values of several attributes
     rates = " versus ".join(f"{percent(shares.get(name))} of {group.format(name)}" for name in (gap.least, gap.most))
-    records = plural(sum(group.rows for group in attribute.groups), "record")
+    records = pluralise(sum(group.rows for group in attribute.groups), "record")
     of = f"the model decides '{disparity.selected}' for {rates}, of {records}"
     return Metric(name, f"{gap.value:.2f}", of, f"{gap.low:.2f}–{gap.high:.2f}", disparity.confidence)
 
@@ -198,14 +207,16 @@ def _certified_metric(attribute: AttributeReport) -> Metric:
         return Metric(name, NOT_MEASURED, proof.sentence)
     claim = f"proved not to depend on {_list_alternatives(attribute)}"
     if proof.data_set is None:
-        space = f"of the declared input space ({tally(int(proof.people))} records) {claim}"
+        space = f"of the declared input space ({format_count(int(proof.people))} records) {claim}"
         undecided = percent(proof.undecided.share)
         return Metric(name, percent(proof.proved_fair.share), space, note=f"{undecided} undecided")
     rows = proof.data_set
     of = rows.of - rows.without_twin
     if not of:
-        return Metric(name, NOT_MEASURED, f"None of {plural(rows.of, 'record')} in the data set has an allowed twin.")
-    records = f"{plural(of, 'record')} in the data set"
+        return Metric(
+            name, NOT_MEASURED, f"None of {pluralise(rows.of, 'record')} in the data set has an allowed twin."
+        )
+    records = f"{pluralise(of, 'record')} in the data set"
     without_twin = f"the rules allow no twin of {rows.without_twin:,} more" if rows.without_twin else ""
     undecided, flips = percent(rows.undecided.count / of), percent(rows.certified_discriminatory.count / of)
     depends = f"{flips} proved to depend" if rows.certified_discriminatory.count else ""
@@ -225,7 +236,7 @@ def describe_certificate(report: ProofReport) -> list[str]:
 
     The first sentence says most: what holds for the whole input space, or else what holds for the data set.
     """
-    by_name = listing([spell(name) for name in report.sensitive])
+    by_name = join_words([spell(name) for name in report.sensitive])
     space = f"the records where {report.where}" if report.where else "the declared input space"
     fair, flips, undecided = report.proved_fair, report.proved_discriminatory, report.undecided
     rows = [] if report.data_set is None else [_describe_certified_rows(report.data_set, by_name, report.seconds)]
@@ -243,7 +254,7 @@ def describe_certificate(report: ProofReport) -> list[str]:
 def _describe_certified_rows(rows: DataSetClaims, by_name: str, seconds: float) -> str:
     """Return what is certified for the records of a data set that have an allowed twin."""
     count = rows.of - rows.without_twin
-    records, remark = f"{plural(count, 'record')} in the data set", ""
+    records, remark = f"{pluralise(count, 'record')} in the data set", ""
     if rows.without_twin:
         records, remark = f"{records} with an allowed twin", f" {rows.without_twin:,} more have none."
     if not rows.with_twin.count and not rows.certified_discriminatory.count:

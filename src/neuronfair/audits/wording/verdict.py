@@ -9,7 +9,16 @@ from neuronfair.audits.report import Gate, GateCheck, Report, ThresholdState, Ve
 from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Conclusion, RateOf, is_constant
 from neuronfair.audits.report.counterfactual import UNTESTED
 from neuronfair.audits.wording.summary import list_sensitive
-from neuronfair.formatting import ALSO_OF, POPULATIONS, listing, percent, plural, pp, spell, tally
+from neuronfair.formatting import (
+    ALSO_OF,
+    POPULATIONS,
+    format_count,
+    format_points,
+    join_words,
+    percent,
+    pluralise,
+    spell,
+)
 
 PENDING = Verdict("not assessable", "")  # of a report whose facts are not complete
 NO_THRESHOLD = "No threshold was set, so this report does not pass or fail the model."
@@ -125,18 +134,18 @@ def _write_headline(attribute: AttributeReport, rows: int) -> str:
         synthetic = [rate for rate in attribute.rates.available if rate.population in SYNTHETIC and rate.rate]
         if not synthetic and not attribute.people_found and attribute.proved is not None:
             count, total = int(attribute.proved.proved_discriminatory.count), int(attribute.proved.people)
-            records = f"{tally(count)} of all {tally(total)} records of the declared input space do"
+            records = f"{format_count(count)} of all {format_count(total)} records of the declared input space do"
             return f"{data_set_text}; {records}." if data_set_text else f"Decisions depend on {either}: for {records}."
         if not synthetic:
-            records = f"a search found {plural(attribute.people_found, 'synthetic record')} for which it does"
+            records = f"a search found {pluralise(attribute.people_found, 'synthetic record')} for which it does"
             return f"{data_set_text}; {records}." if data_set_text else f"Decisions may depend on {either}: {records}."
-        flips, verb = listing([f"{_format_count(rate)} {POPULATIONS[rate.population]}" for rate in synthetic]), "do"
+        flips, verb = join_words([f"{_format_count(rate)} {POPULATIONS[rate.population]}" for rate in synthetic]), "do"
         if len(synthetic) == synthetic[0].discriminated == 1:
             verb = "does"
         return f"{data_set_text}; {flips} {verb}." if data_set_text else f"Decisions depend on {either} for {flips}."
     if attribute.is_unused and attribute.claimed_effect is not None:
-        excess = f"{pp(attribute.claimed_effect.rate).replace('pp', 'percentage points')} more often than by chance"
-        proxies = f"there is proxy evidence: counterfactual twins get a different decision {excess}"
+        excess = format_points(attribute.claimed_effect.rate).replace("pp", "percentage points more often")
+        proxies = f"there is proxy evidence: counterfactual twins get a different decision {excess} than by chance"
         return f"The model does not use {either}, but {proxies}."
     if attribute.is_unused:
         return f"The model does not use {either}, so no decision depends on it directly."
@@ -188,7 +197,7 @@ def _describe_synthetic_rates(attribute: AttributeReport) -> list[str]:
     if _find_real_rate(attribute):
         synthetic = [rate for rate in attribute.rates.available if rate.population in SYNTHETIC]
         rates = [f"{percent(rate.rate)} of {_format_records(rate)}" for rate in synthetic]
-        return [f"Decisions also depend on {list_sensitive(attribute)} for {listing(rates)}."] if rates else []
+        return [f"Decisions also depend on {list_sensitive(attribute)} for {join_words(rates)}."] if rates else []
     assessed = [rate for rate in attribute.rates.available if rate.population != "pairs" or rate.omission]
     zero_rates = [rate for rate in assessed if not rate.rate and rate.high > 0]
     return [
@@ -210,9 +219,9 @@ def _describe_other_attributes(attributes: Sequence[AttributeReport], worst: Att
         if (hit := _find_real_rate(attribute))
     ]
     synthetic_names = [list_sensitive(attribute) for attribute in dependent if not _find_real_rate(attribute)]
-    sentences = [f"Decisions also depend on {listing(real_names)}."] if real_names else []
+    sentences = [f"Decisions also depend on {join_words(real_names)}."] if real_names else []
     if synthetic_names:
-        sentences.append(f"For synthetic records only, decisions also depend on {listing(synthetic_names)}.")
+        sentences.append(f"For synthetic records only, decisions also depend on {join_words(synthetic_names)}.")
     return " ".join(sentences)
 
 
@@ -226,7 +235,7 @@ def _describe_searches(attribute: AttributeReport) -> str:
     all_realistic = ", which is realistic" if attribute.people_found == 1 else ", all of them realistic"
     texts = {None: "", 0: ", none of them realistic", attribute.people_found: all_realistic}
     realistic = texts.get(attribute.plausible_found, f", {attribute.plausible_found or 0:,} of them realistic")
-    return f"The searches found {plural(attribute.people_found, 'discriminatory input')} (synthetic){realistic}."
+    return f"The searches found {pluralise(attribute.people_found, 'discriminatory input')} (synthetic){realistic}."
 
 
 def _describe_untested(attributes: Sequence[AttributeReport], worst: AttributeReport) -> list[str]:
@@ -236,8 +245,8 @@ def _describe_untested(attributes: Sequence[AttributeReport], worst: AttributeRe
     unmoved = [list_sensitive(attribute) for attribute in unread if not attribute.is_unused]
     untested = any(attribute.counterfactual is None for attribute in unread)
     return [
-        *([f"The model does not use {listing(unused)}."] if unused else []),
-        *([f"No score in the data set changes with {listing(unmoved)}."] if unmoved else []),
+        *([f"The model does not use {join_words(unused)}."] if unused else []),
+        *([f"No score in the data set changes with {join_words(unmoved)}."] if unmoved else []),
         *(["Without a counterfactual test nothing is known about proxies."] if untested else []),
     ]
 

@@ -19,7 +19,7 @@ from neuronfair.domain.population.trees import take_rows, to_device
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.twins import TwinRows, weigh_columns
 from neuronfair.errors import DomainError
-from neuronfair.formatting import listing
+from neuronfair.formatting import join_words
 
 BATCH_TWINS = 1 << 16  # counterfactual twins in one batch: bounds the memory
 DRAWS_PER_RECORD = 32  # counterfactual twins of one record in each other group
@@ -344,6 +344,6 @@ def _describe_groups(domain: TableDomain, counts: Tensor) -> str:
         f"{' '.join(str(a.value(code)) for a, code in zip(columns, values[i], strict=True))} ({n:,})" for n, i in sizes
     ]
     return (
-        f"counterfactuals need two groups of at least {MIN_GROUP_RECORDS} records; by {listing(domain.sensitive)} the "
-        f"table has {listing(groups) if groups else 'none'}"
+        f"counterfactuals need two groups of at least {MIN_GROUP_RECORDS} records; by {join_words(domain.sensitive)} "
+        f"the table has {join_words(groups) if groups else 'none'}"
     )

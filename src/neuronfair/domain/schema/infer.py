@@ -20,7 +20,7 @@ from neuronfair.domain.table import TableDomain, Target
 from neuronfair.domain.tables import Cells, Sheet
 from neuronfair.domain.tables.files import read_sheet
 from neuronfair.errors import DataError, DomainError, did_you_mean
-from neuronfair.formatting import listing, plural, printable
+from neuronfair.formatting import join_words, pluralise, printable
 
 MAX_CLASSES = 50  # a target of more different numbers is a quantity
 # Below both, a demographic group is too small for twins.
@@ -242,14 +242,16 @@ def _exclude_small_groups(domain: TableDomain, columns: Mapping[str, Cells]) -> 
         is_small |= np.array([label == MISSING == attribute.missing for label in attribute.values])
         large = [code for code in largest if not is_small[code]]
         keep = {*large, *[code for code in largest if code not in large][: max(0, 2 - len(large))]}
-        out = {attribute.values[c]: plural(int(counts[c]), "record") for c in range(attribute.size) if c not in keep}
+        out = {attribute.values[c]: pluralise(int(counts[c]), "record") for c in range(attribute.size) if c not in keep}
         for label, count in out.items():
             name = f"too few to compare with: {attribute.name} {label}, {count}"
             rules.append(Rule(name, {attribute.name: (label,)}, {}))
         if out:
             texts = [f"{label} ({count})" for label, count in out.items()]
             texts[MAX_GROUPS:] = [f"{len(texts) - MAX_GROUPS} more"] if len(texts) > MAX_GROUPS else []
-            remarks.append(f"{attribute.name}: {listing(texts)} left out of the twins; delete the rule to include it")
+            remarks.append(
+                f"{attribute.name}: {join_words(texts)} left out of the twins; delete the rule to include it"
+            )
     return rules, remarks
 
 
@@ -266,7 +268,7 @@ def _infer_target(name: str, sheet: Sheet, regression: bool) -> Target:
         return Target(name, ())
     if not 2 <= len(classes) <= MAX_CLASSES:
         raise DataError(
-            f"{sheet.path}: the target '{name}' has {plural(len(classes), 'value')}; 2 to {MAX_CLASSES} classes are "
+            f"{sheet.path}: the target '{name}' has {pluralise(len(classes), 'value')}; 2 to {MAX_CLASSES} classes are "
             "expected, or numbers"
         )
     return Target(name, tuple(classes))

@@ -21,7 +21,7 @@ from neuronfair.domain.schema.toml import format_rule_lines, toml_value
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import Cells
 from neuronfair.errors import DomainError
-from neuronfair.formatting import plural, printable
+from neuronfair.formatting import pluralise, printable
 
 # With these two numbers the upper end of Wilson's interval (95%) of the share of exceptions is below 2%: see the tests.
 MIN_RECORDS = 200  # records that must meet a condition
@@ -329,10 +329,10 @@ class Proposals:
             "## attribute), all. Exceptions are rows that break the rule: they stay in the table.",
         ]
         if self.unseen:
-            lines.append(f"## {plural(self.unseen, 'column')} of this wide table were not examined.")
+            lines.append(f"## {pluralise(self.unseen, 'column')} of this wide table were not examined.")
         for proposal in self.proposals:
             mark = "" if proposal.is_adopted(take) else "# "
-            counts = f"{plural(proposal.people, 'person', 'people')}, {plural(proposal.exceptions, 'exception')}"
+            counts = f"{pluralise(proposal.people, 'person', 'people')}, {pluralise(proposal.exceptions, 'exception')}"
             lines += ["", f"## {printable(proposal.title)}: {counts}" if len(proposal.rules) > 1 else f"## {counts}"]
             if proposal.ties:
                 ties = " and ".join(printable(shorten(name)) for name in proposal.ties)

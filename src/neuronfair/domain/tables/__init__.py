@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronfair.errors import DataError, did_you_mean
-from neuronfair.formatting import listing, plural
+from neuronfair.formatting import join_words, pluralise
 from neuronfair.limits import check_size, max_bytes
 
 MAX_COLUMNS = 50_000  # the domain file of a wider table would be too large to be read again
@@ -230,15 +230,15 @@ def join_columns(table: Sheet, other: Sheet, names: Sequence[str], key: str | No
     added = tuple(name for name in names if name in other.columns)
     if not added:
         raise DataError(
-            f"{other.path}: has none of the sensitive columns; {table.path} has {listing(names)}. Name a column of the "
-            "file, or do without it"
+            f"{other.path}: has none of the sensitive columns; {table.path} has {join_words(names)}. Name a column of "
+            "the file, or do without it"
         )
     for sheet in (other, table):
         sheet.check_clear([*added, *([key] if key is not None else [])])
     rows: Sequence[int] = _match_by_position(table, other) if key is None else _match_by_key(table, other, key)
     columns = {name: Cells.of([other.columns[name][row] for row in rows]) for name in added}
     manner = "row by row" if key is None else f"by '{key}'"
-    remarks = (f"{listing(added)} from {other.path.name}, joined {manner}: they are not passed to the model",)
+    remarks = (f"{join_words(added)} from {other.path.name}, joined {manner}: they are not passed to the model",)
     return replace(
         table,
         columns={**table.columns, **columns},
@@ -251,7 +251,7 @@ def _match_by_position(table: Sheet, other: Sheet) -> range:
     rows, other_rows = len(table.lines), len(other.lines)
     if rows != other_rows:
         raise DataError(
-            f"{other.path}: has {plural(other_rows, 'row')}, and {table.path} has {rows:,}. Without a key they must "
+            f"{other.path}: has {pluralise(other_rows, 'row')}, and {table.path} has {rows:,}. Without a key they must "
             "have as many, in the same order; or name a column that both have (--key)"
         )
     return range(rows)

@@ -20,7 +20,7 @@ from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables import ColumnType
 from neuronfair.domain.tables.dataset import limit_domain
 from neuronfair.errors import ModelError, one_line, require
-from neuronfair.formatting import listing
+from neuronfair.formatting import join_words
 from neuronfair.model.blackbox import BlackBox, uncounted
 from neuronfair.model.decision import Decision, Scale
 from neuronfair.model.encoding import TableEncoding
@@ -86,9 +86,9 @@ class OpenRequest(ModelFile):
     def without_sensitive(self, count: Callable[[Sequence[Attribute]], int]) -> str:
         """Return the end of a sentence: the same count without the sensitive attributes."""
         if self.unused:
-            return f" without {listing(self.unused)}"
+            return f" without {join_words(self.unused)}"
         others = [attribute for attribute in self.domain.attributes if attribute.name not in self.domain.sensitive]
-        return f", and {count(others)} without {listing(self.domain.sensitive)}" if others else ""
+        return f", and {count(others)} without {join_words(self.domain.sensitive)}" if others else ""
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ def extend_to_domain(request: OpenRequest, input_model: OpenedModel) -> OpenedMo
     if len(columns) == len(domain.attributes):
         return input_model
     unused = [name for column, name in enumerate(domain.names) if column not in columns]
-    input_model = replace(input_model, note=f"{input_model.note} It does not get {listing(unused)}.")
+    input_model = replace(input_model, note=f"{input_model.note} It does not get {join_words(unused)}.")
     if isinstance(model, Network):
         assert isinstance(model.encoding, TableEncoding)
         attribute_of = dict(zip(columns, model.encoding.attributes, strict=True))
