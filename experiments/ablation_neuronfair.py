@@ -98,7 +98,7 @@ PARTS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any
     "r: none, the biased neurons alone": ({"extra_share": 0.0}, {}, {}),
     "r: all neurons": ({"extra_share": 1.0}, {}, {}),
     "momentum of the paper": ({}, {"momentum": 0.1}, {"momentum": 0.05}),
-    "global: all attributes at once": ({}, {"several": "all"}, {}),
+    "global: all attributes at once": ({}, {"moved_attributes": "all"}, {}),
     "global: no random step": ({}, {"kick": False}, {}),
     "local: attribute uniform": ({}, {}, {"choice": "uniform"}),
     "local: inverse influence": ({}, {}, {"choice": "inverse"}),
@@ -108,7 +108,7 @@ PARTS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any
     "steps of one code": ({}, {}, {}),
     BEFORE: (
         {"loss": "dynamic", "extra_share": 0.05},
-        {"momentum": 0.1, "several": "all", "refresh": 10},
+        {"momentum": 0.1, "moved_attributes": "all", "refresh": 10},
         {"momentum": 0.05, "choice": "inverse", "refresh": 50},
     ),
 }

@@ -45,7 +45,7 @@ def test_who_opens_what():
         ("m.PKL", None, "a pickle"),
         ("m.pt", None, "pickled models are refused"),
         ("m.doc", None, "'.doc' is no model"),
-        ("n.onnx", None, "no such file.$"),
+        ("n.onnx", None, "no such file. Known: "),
         ("n", None, "no such file. A model is a file"),
         ("folder", None, "is a folder"),
         ("m.skops", "w.safetensors", "--weights belongs to"),

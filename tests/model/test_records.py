@@ -73,7 +73,7 @@ def test_only_the_changed_cells_of_a_twin_are_those_of_codes():
     records = prepare_records(wrap_model(model, DOMAIN, data), data)
     asked = len(tables)
     rate = flip_rate(records.model, records.data.domain, population=records.data.rows, decision=HALF)
-    assert rate.found == 4
+    assert rate.flips == 4
     twins = tables[asked].sort_values("util")
     assert twins["util"].tolist() == sorted(CELLS["util"])
     assert twins["sex"].tolist() == ["m", "f", "m", "f"]  # of 0.25, 2.75, 7 and 400.5

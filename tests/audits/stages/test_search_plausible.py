@@ -67,7 +67,7 @@ def test_nobody_with_an_implausible_gain_is_among_the_worst(seen):
         assert 0.01 <= finding.plausibility <= 1
     assert entry.severity.max > 3 > max(finding.gap for finding in entry.worst)
     first = next(finding for finding in entry.worst if finding.method == "table")
-    assert first.place == f"record {first.number + 1} of the data set"
+    assert first.source_text == f"record {first.number + 1} of the data set"
     assert domain().to_table(people().rows[first.number][None]) == {name: [cell] for name, cell in first.row.items()}
 
 

@@ -19,8 +19,8 @@ def test_a_fair_network_has_better_metrics() -> None:
     after = measure_network(Turn(0, (3,), 0.0).apply(one_biased_neuron()), parts, seed=1)
     low, high = before.rate.interval
     assert 0.05 < low < before.rate.rate < high
-    assert after.rate.found == 0 < before.rate.found
-    assert (before.test.sampled, after.test.found) == (100, 0)
+    assert after.rate.flips == 0 < before.rate.flips
+    assert (before.test.sampled, after.test.flips) == (100, 0)
     assert after.accuracy == {"train": 1.0, "validation": 1.0, "test": 1.0}
     assert before.accuracy["test"] < 1.0
     assert [group.codes for group in before.groups] == [(0,), (1,)]

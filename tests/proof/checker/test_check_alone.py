@@ -24,9 +24,9 @@ SHARED = {
     "model.open": {"OpenedModel"},
     "model.weights": {"fingerprint"},
     # files and errors
-    "errors": {"DomainError", "NeuronFairError", "RunError", "one_line"},
+    "errors": {"DataError", "DomainError", "NeuronFairError", "RunError", "one_line"},
     "limits": {"TREE_FACTOR", "check_size"},
-    "store.files": {"decoded"},
+    "store.files": {"decode"},
     "store.tables": {"DictionaryColumn", "read_columns", "write_columns"},
 }
 OWN = {"proof.certificate"}  # the file and what it holds, beside the modules of proof/checker
