@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,9 +97,14 @@ def unknown_words(code: ast.AST, owner: ast.AST, of_module: set[str]) -> Iterato
 
 
 @pytest.mark.parametrize("path", TREES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_docstrings_name_what_there_is(path):
+def test_docstrings_and_comments_name_what_there_is(path):
     tree = TREES[path]
     assert list(unknown_words(tree, ast.Pass(), declared(tree))) == []
+    with tokenize.open(path) as lines:
+        tokens = tokenize.generate_tokens(lines.readline)
+        comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    known = identifiers(tree) | declared(tree) | PUBLIC
+    assert [word for comment in comments for word in QUOTED.findall(comment) if word not in known] == []
 
 
 def test_a_stale_name_in_a_docstring_is_found():

@@ -105,7 +105,7 @@ class _LeafBits:
     """
 
     reached: dict[int, Tensor]  # by attribute: (cells, words)
-    value: Tensor  # (words · (1 + LEAVES_PER_WORD), outputs) what each leaf adds; the first of a word is for no leaf
+    value: Tensor  # (words · (1 + WORD_BITS), outputs) what each leaf adds; the first of a word is for no leaf
     no_leaf_rows: Tensor  # (words,) the row of that first one
     all_leaves: Tensor  # (words,) all leaves
 

@@ -36,7 +36,7 @@ FRESH_SEED = 1 << 40  # of the fresh records: no guide is drawn with it
 
 @dataclass(frozen=True)
 class ProofRecords:
-    """The rows of a data set and a population model. `exact` says which rows have only values of the domain."""
+    """The rows of a data set and a population model. `on_grid` says which rows have only values of the domain."""
 
     problem: ProofProblem
     name: str  # of the data set

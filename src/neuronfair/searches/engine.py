@@ -78,7 +78,7 @@ class Checkpoint:
     t: int
     state: State
     findings: Findings  # since the last checkpoint
-    lines: Tensor  # the log of the records evaluated for the first time since then: see `evaluated_lines`
+    lines: Tensor  # the log of the records evaluated for the first time since then: see `encode_lines`
     seconds: float = 0.0  # spent on the phase so far
     stop: Stop | None = None  # why the phase is over, if it is
 

@@ -136,7 +136,7 @@ def case(name: str) -> ExampleCase:
         with torch.no_grad():
             next(module.parameters())[:, -1] = 0
         return ExampleCase(module, with_counterfactuals(proxy_domain, fit_counterfactuals(proxy_domain, rows)))
-    pair_domain = census.with_sensitive("sex", "marital")  # a rule links the second one to `relationship`
+    pair_domain = census.with_sensitive("sex", "marital")  # a rule links the second one to the relationship
     return ExampleCase(random_module(pair_domain, 3, seed=2), pair_domain)
 
 

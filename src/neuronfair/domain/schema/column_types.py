@@ -322,7 +322,7 @@ def _find_bulk(numbers: Floats, counts: npt.NDArray[np.int64]) -> tuple[float, f
 
 
 def _find_reach(numbers: Floats, counts: npt.NDArray[np.int64], step: float) -> tuple[float, float]:
-    """Return the ends of a grid with this step: those of the numbers, or as far around the bulk as MAX_POINTS allow."""
+    """Return the ends of a grid with this step: those of the numbers, or as far around the bulk as MAX_STEPS allow."""
     low, high = float(numbers.min()), float(numbers.max())
     first, last = _find_bulk(numbers, counts)
     spare = MAX_STEPS * step - (last - first)

@@ -283,7 +283,7 @@ def _format_target(target: Target) -> str:
     return f"{line}# favourable = {quote(guess)}  # the favourable outcome: needed for disparate impact\n"
 
 
-# Pairs of words for a favourable and an unfavourable class. Yes and no depend on the name of the column: see `_GOOD`.
+# Pairs of words for a favourable and an unfavourable class. Yes and no depend on the column's name: see `_GOOD_NAME`.
 _YES_NO_WORDS = ({"yes", "y", "true", "t"}, {"no", "n", "false", "f"})
 _OPPOSITE_WORDS = (
     ({"good"}, {"bad"}),

@@ -155,7 +155,7 @@ class _WorkingFolder(MetaPathFinder):
 
     def __init__(self) -> None:
         self._folders: list[Path] = []
-        self._opened: list[Path] = []  # while `imported` imports the module that the user has named
+        self._opened: list[Path] = []  # while `import_object` imports the module that the user has named
 
     @contextmanager
     def open(self, folder: Path) -> Iterator[None]:

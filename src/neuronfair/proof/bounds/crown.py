@@ -436,7 +436,7 @@ def _read_by_position(inputs: _AttributeInputs, classes: Tensor, codes: Tensor, 
 
     Positions that rules treat alike come side by side, in the order of what they add to the margin.
     """
-    effects, effect_of_code = _find_distinct_effects(inputs, codes)  # `_of_code`: in the order of `codes`
+    effects, effect_of_code = _find_distinct_effects(inputs, codes)  # the second in the order of `codes`
     kinds, kind_of_code = torch.unique(classes[codes] * len(effects) + effect_of_code, return_inverse=True)
     if len(kinds) > MAX_POSITIONS:
         raise Unprovable(f"an attribute has {len(kinds):,} values that it reads one by one; {MAX_POSITIONS:,} at most")

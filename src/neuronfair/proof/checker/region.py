@@ -132,7 +132,7 @@ class SignedMargins:
     matrix: Floats  # (rows, outputs)
     offset: Floats  # (rows,) less how far it may be off
     classes: tuple[tuple[int, ...], ...]
-    against: tuple[tuple[int, ...], ...]  # the rows of `toward` the other way: one is positive for another class
+    against: tuple[tuple[int, ...], ...]  # the rows of `classes` the other way: one is positive for another class
     tolerance: float = math.nan
     squash: bool = False  # the score is a sigmoid of the sum
 
