@@ -19,8 +19,7 @@ from neuronfair.audits.report import AuditIndex, Report, Seconds, Tone, find_wor
 from neuronfair.audits.report.attribute import (
     MIN_GROUP_ROWS,
     MIN_SUBGROUP_RECORDS,
-    NO_SCORE_CHANGES,
-    NOT_USED,
+    UNREAD_NOTES,
     AttributeReport,
     Finding,
     Interpretation,
@@ -150,7 +149,7 @@ def _environment() -> Environment:
         "gap_ends": lambda gap: formatting.interval_ends(gap.value, gap.low, gap.high, " pp"),
     }
     environment.globals.update(
-        AMONG=POPULATION_PHRASES, UNREAD=(NOT_USED, NO_SCORE_CHANGES), TONES=TONES, FEW_RECORDS=MIN_SUBGROUP_RECORDS,
+        AMONG=POPULATION_PHRASES, UNREAD_NOTES=UNREAD_NOTES, TONES=TONES, FEW_RECORDS=MIN_SUBGROUP_RECORDS,
         MIN_GROUP_ROWS=MIN_GROUP_ROWS,
         POPULATIONS=formatting.POPULATIONS, TWINS=formatting.TWINS_OF_POPULATION, find_percent=find_percent,
         list_ticks=list_ticks, round_axis_end=round_axis_end,

@@ -17,6 +17,7 @@ from neuronfair.searches.method import SearchContext
 
 CHECKED_SEEDS = 1000  # seeds, and as many uniform rows, that are checked
 CHECKED_ROWS = 1 << 18  # rows that are scored for that at most, twins included
+CONSTANT_DECISION = "constant-decision"  # the name of the note that the model does not decide
 WEAK_GUIDANCE = "weak-guidance"  # the name of the note that gradients do not help
 NORMAL_QUANTILE = 1.96  # standard deviations on each side of a 95% interval
 MIN_GUIDED_RATIO = 1.1  # how many times as often as in random directions a guided search must succeed
@@ -197,7 +198,7 @@ def _find_double_softmax(sample: _Sample) -> _Note:
 
 
 CHECKS: dict[str, Callable[[_Sample], _Note]] = {
-    "constant-decision": _find_constant_decision,
+    CONSTANT_DECISION: _find_constant_decision,
     "zero-gradient": _find_zero_gradients,
     "dead-biased-neurons": _find_dead_neurons,
     "train-mode": _find_train_mode,

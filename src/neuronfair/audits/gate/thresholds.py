@@ -463,8 +463,8 @@ def _measure_gap(threshold: Threshold, disparity: Disparity | None) -> _Measurem
 
 
 def _measure_counterfactual(threshold: Threshold, attribute: AttributeReport) -> _Measurement:
-    reasons = (note.seen for note in attribute.health if note.name == NO_COUNTERFACTUALS)
-    reason = next(reasons, f"no counterfactual test was made for {attribute.name}")
+    note = attribute.find_note(NO_COUNTERFACTUALS)
+    reason = f"no counterfactual test was made for {attribute.name}" if note is None else note.seen
     report = _require(threshold, attribute.counterfactual, reason)
     rate = report.effect if threshold.metric == "counterfactual.excess" else report
     measured = _measure_worse_end(threshold, rate, confidence=report.confidence, note=report.sentence)

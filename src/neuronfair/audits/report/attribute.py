@@ -10,6 +10,7 @@ from neuronfair.audits.report.counterfactual import CounterfactualReport, Interv
 from neuronfair.domain.population.plausible import MIN_PLAUSIBILITY
 from neuronfair.formatting import POPULATIONS, Population, join_words, likelihood, pluralise
 from neuronfair.proof.certificate import DataSetClaims, FreshClaims, ProofReport, RowShare
+from neuronfair.searches.health import CONSTANT_DECISION
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ Conclusion = Literal[
 NOT_USED = "not-read"  # the name of a note: the sensitive attribute is not among the inputs that the model names
 NO_SCORE_CHANGES = "no-score-moves"  # the name of a note: no score in the data set changes with the sensitive attribute
 SYNTHETIC: tuple[Population, ...] = ("plausible", "domain", "combinations")  # people who are drawn, not given
+UNREAD_NOTES = (NOT_USED, NO_SCORE_CHANGES)  # the names of notes that the model does not read the attribute
 NO_PLAUSIBLE_TWIN = "no-plausible-twin"  # the name of a note: no record of the data set has a plausible twin
 MIN_GROUP_ROWS = 30  # rows that the rate of a group is made of, at least, to be compared with that of another
 MIN_SUBGROUP_RECORDS = 100  # fresh records below which a subgroup is shown apart
@@ -120,7 +122,7 @@ def list_worst_findings(attributes: Sequence[AttributeReport], limit: int | None
 
 def is_constant(attributes: Sequence[AttributeReport]) -> bool:
     """Return whether the model gave the same decision to every record that was looked at, so nothing can be said."""
-    is_noted = any(note.name == "constant-decision" for attribute in attributes for note in attribute.health)
+    is_noted = any(attribute.find_note(CONSTANT_DECISION) for attribute in attributes)
     return is_noted and not any(attribute.depends for attribute in attributes)
 
 
@@ -392,20 +394,24 @@ class AttributeReport:
         """How many records of the data set its first flip rate is made of; of synthetic ones without a data set."""
         return next((rate.of for rate in (*self.data_set_rates, *self.rates.available)), 0)
 
+    def find_note(self, *names: str) -> Note | None:
+        """Return the first note of one of these names; None where there is none."""
+        return next((note for note in self.health if note.name in names), None)
+
     @property
     def is_unused(self) -> bool:
         """Whether the model names its inputs and the sensitive attribute is not among them."""
-        return any(note.name == NOT_USED for note in self.health) and not self.depends
+        return self.find_note(NOT_USED) is not None and not self.depends
 
     @property
     def is_read(self) -> bool:
         """Whether the model reads one of the sensitive attributes, as far as is known."""
-        return self.depends or all(note.name not in (NOT_USED, NO_SCORE_CHANGES) for note in self.health)
+        return self.depends or self.find_note(*UNREAD_NOTES) is None
 
     @property
     def lacks_twins(self) -> bool:
         """Whether no record has a plausible twin, so that no flip could be seen of a model whose scores do change."""
-        return any(note.name == NO_PLAUSIBLE_TWIN for note in self.health) and self.is_read and not self.depends
+        return self.find_note(NO_PLAUSIBLE_TWIN) is not None and self.is_read and not self.depends
 
     @property
     def depends(self) -> bool:

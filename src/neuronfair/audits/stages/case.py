@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from neuronfair.audits.report.attribute import (
-    NO_SCORE_CHANGES,
-    NOT_USED,
+    UNREAD_NOTES,
     AttributeReport,
     DirectionReport,
     Note,
@@ -204,7 +203,7 @@ class AttributeAudit:
     def drop_refuted_notes(self) -> None:
         """Drop the note that the model does not read the attribute if a later stage found a dependence."""
         if self.report.depends:
-            health = tuple(note for note in self.report.health if note.name not in (NOT_USED, NO_SCORE_CHANGES))
+            health = tuple(note for note in self.report.health if note.name not in UNREAD_NOTES)
             self.report = replace(self.report, health=health)
 
 
