@@ -17,7 +17,7 @@ from neuronfair.audits.folder import check_audit_folder
 from neuronfair.audits.report import DecisionReport, Report, Seconds
 from neuronfair.audits.report.attribute import Condition
 from neuronfair.audits.settings import AuditSettings
-from neuronfair.audits.stages import search as search_stage
+from neuronfair.audits.stages import run_searches as search_stage
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.table import Target
 from neuronfair.errors import DomainError, ModelError, RunError

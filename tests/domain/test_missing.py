@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from neuronfair.audits.stages.search import _find_nearest
+from neuronfair.audits.stages.run_searches import _find_nearest
 from neuronfair.audits.wording.phrases import _format_condition, report_condition
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.rules import Rule, Span

@@ -28,7 +28,7 @@ from neuronfair.audits.stages.attributes import ProofStage
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase, RunFolder, rank_attributes
 from neuronfair.audits.stages.encoding_check import check_encoding
 from neuronfair.audits.stages.rates import compare_groups, fit_population_if_plausible
-from neuronfair.audits.stages.search import describe_findings, search
+from neuronfair.audits.stages.run_searches import describe_findings, search
 from neuronfair.audits.wording.phrases import report_counterfactual_test
 from neuronfair.audits.wording.summary import describe_pair
 from neuronfair.domain.population.counterfactuals import with_counterfactuals
@@ -62,7 +62,7 @@ from neuronfair.searches.config import SearchConfig
 from neuronfair.store.ledger import MANIFEST, make_portable
 
 SAMPLES = 10_000  # records evaluated at least
-CONSTANT_DECISION = (
+CONSTANT_DECISION_TEXT = (
     "this model gave the same decision to every record, so it cannot be assessed. Check that it belongs to this "
     "domain, and the decision"
 )
@@ -148,7 +148,7 @@ class Fairness:
         if measured.excess:
             problems += [*measured.excess, *self._find_worst_pair(audit_input, measured, twins, seconds, settings)]
         elif not has_flips and _is_decision_constant(audit_input, measured.case.samples, settings.seed):
-            problems.append(CONSTANT_DECISION)
+            problems.append(CONSTANT_DECISION_TEXT)
         proof = None if proved is None else _prove_case(audit_input, settings, has_table=isinstance(domain, Dataset))
         if proof is not None and proved is not None and proof.certified_share < proved:
             problems.append(f"{proof.sentence} At least {percent(proved)} must be certified.")
@@ -181,7 +181,7 @@ class Fairness:
                 f"expected thresholds on {join_words(GROUP_METRICS)}, got {join_words(fail_if) or 'none'}"
             )
         if _is_decision_constant(audit_input, DRAWN_RECORDS, 0):
-            raise AssertionError(CONSTANT_DECISION)
+            raise AssertionError(CONSTANT_DECISION_TEXT)
         records = prepare_records(audit_input.opened_model, data)
         _, disparity = compare_groups(records.model, records.data, decision, confidence)
         checks = tuple(check_groups(limit, name, disparity) for limit in limits)

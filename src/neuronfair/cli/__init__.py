@@ -4,10 +4,10 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from neuronfair.cli import audit, files, model, research
+from neuronfair.cli import audit, files, rate_certify_alternatives, research
 from neuronfair.cli.app import app, main
 
-__all__ = ["app", "audit", "files", "main", "model", "research"]
+__all__ = ["app", "audit", "files", "main", "rate_certify_alternatives", "research"]
 
 # A checkout of the source has more commands than an installed package: those of the paper's experiments.
 if (_file := Path(__file__).parents[3] / "experiments" / "commands.py").is_file():

@@ -24,7 +24,7 @@ from neuronfair.audits.stages.counterfactual import (
     report_counterfactuals,
 )
 from neuronfair.audits.stages.rates import measure_rates
-from neuronfair.audits.stages.search import (
+from neuronfair.audits.stages.run_searches import (
     MAX_WORST_FINDINGS,
     describe_findings,
     find_subgroups,

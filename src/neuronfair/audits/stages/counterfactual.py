@@ -12,7 +12,7 @@ from neuronfair.audits.report.attribute import DATA_SET, NO_SCORE_CHANGES, NOT_U
 from neuronfair.audits.report.counterfactual import NO_COUNTERFACTUALS
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages.case import AttributeAudit, AttributeCase
-from neuronfair.audits.stages.search import evaluate_pairs
+from neuronfair.audits.stages.run_searches import evaluate_pairs
 from neuronfair.audits.wording import phrases
 from neuronfair.audits.wording.phrases import report_counterfactual_test
 from neuronfair.domain.draws import draw_order

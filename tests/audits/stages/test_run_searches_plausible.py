@@ -15,7 +15,7 @@ from neuronfair.audits.report import Report
 from neuronfair.audits.settings import AuditSettings
 from neuronfair.audits.stages import case as stage
 from neuronfair.audits.stages.rates import fit_audit_population, fit_population_if_plausible, report_population
-from neuronfair.audits.stages.search import MAX_WORST_FINDINGS, MAX_WORST_RECORDS
+from neuronfair.audits.stages.run_searches import MAX_WORST_FINDINGS, MAX_WORST_RECORDS
 from neuronfair.domain.attribute import Attribute
 from neuronfair.errors import DataError, RunError
 from tests.conftest import FLIPS
