@@ -11,7 +11,7 @@ from typing import Any
 from neuronfair.audits import report as r
 from neuronfair.audits.report import attribute as e
 from neuronfair.audits.report import counterfactual as c
-from neuronfair.audits.report.attribute import Interpretation, LayerReport, ProofSummary, RateOf, Rates
+from neuronfair.audits.report.attribute import FlipRateReport, Interpretation, LayerReport, ProofSummary, Rates
 from neuronfair.audits.wording.summary import describe_certificate
 from neuronfair.measure.rate import Rate
 from neuronfair.model.decision import Decision
@@ -31,9 +31,9 @@ REGRESSION_SET = r.RegressionSetReport(
 )  # fmt: skip
 
 
-def rate(found: int, people: int, population: Any = "domain") -> RateOf:
+def rate(found: int, people: int, population: Any = "domain") -> FlipRateReport:
     measured = Rate(found, people, "domain")
-    return RateOf(population, measured.rate, *measured.interval, people, found, 0.95)
+    return FlipRateReport(population, measured.rate, *measured.interval, people, found, 0.95)
 
 
 def rates(found: int, people: int = 20_000, table: int = 1213) -> Rates:

@@ -186,7 +186,7 @@ SHOWN: tuple[str, ...] = (
     "Verdict",
     "AttributeReport",
     "Rates",
-    "RateOf",
+    "FlipRateReport",
     "Finding",
     "Gate",
     "GateCheck",

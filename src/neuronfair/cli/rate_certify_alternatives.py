@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from neuronfair.audits.inputs import AuditInput
-    from neuronfair.audits.report.attribute import RateOf
+    from neuronfair.audits.report.attribute import FlipRateReport
     from neuronfair.audits.report.counterfactual import CounterfactualReport
     from neuronfair.audits.stages.case import AttributeCase
     from neuronfair.domain.population.model import PopulationModel
@@ -99,7 +99,7 @@ def rate(table: TableOptions, model: ModelOptions, output: OutputOptions, settin
 
 def _estimate_rates(
     opened_model: OpenedModel, data: Dataset, settings: FlipRateOptions, console: Console
-) -> dict[Population, tuple[RateOf, float]]:
+) -> dict[Population, tuple[FlipRateReport, float]]:
     """Return the flip rate of each population, with its error; a population that cannot be sampled is left out."""
     from neuronfair.audits.report.attribute import widen_interval
     from neuronfair.audits.stages.rates import fit_plausible_population
@@ -115,7 +115,7 @@ def _estimate_rates(
                 raise
             console.print(f"No rate of realistic synthetic records. {reason}")
     case = settings.make_case(opened_model, data, population_model)
-    flip_rates: dict[Population, tuple[RateOf, float]] = {}
+    flip_rates: dict[Population, tuple[FlipRateReport, float]] = {}
     for name in settings.populations:
         population = case.records if name == "table" else population_model if name in ("pairs", "plausible") else name
         if population is None:
@@ -147,7 +147,7 @@ def _run_counterfactual_test(
     return report
 
 
-def _print_rate(console: Console, data: Dataset, rate: RateOf, error: float, max_error: float) -> None:
+def _print_rate(console: Console, data: Dataset, rate: FlipRateReport, error: float, max_error: float) -> None:
     console.print(
         f"The decision depends on {join_words(data.domain.sensitive)} for {percent(rate.rate)} of "
         f"{POPULATIONS[rate.population]} ({percent(rate.confidence)} CI "

@@ -22,9 +22,9 @@ from neuronfair.audits.report.attribute import (
     UNREAD_NOTES,
     AttributeReport,
     Finding,
+    FlipRateReport,
     Interpretation,
     LayerReport,
-    RateOf,
 )
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval, MoveReport
 from neuronfair.audits.wording import summary
@@ -167,7 +167,9 @@ def find_percent(value: float, high: float, low: float = 0.0) -> str:
     return f"{min(100.0, max(0.0, 100 * (value - low) / (high - low))):.2f}%"
 
 
-def round_axis_end(rates: Sequence[RateOf | Interval | CounterfactualReport], reference: float | None = None) -> float:
+def round_axis_end(
+    rates: Sequence[FlipRateReport | Interval | CounterfactualReport], reference: float | None = None
+) -> float:
     """Return a round share that holds all intervals, and the share that they are compared with."""
     return _round_up(max([*(rate.high for rate in rates), reference or 0.0]))
 

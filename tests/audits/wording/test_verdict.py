@@ -15,10 +15,10 @@ from neuronfair.audits.report.attribute import (
     NOT_USED,
     AttributeReport,
     DirectionReport,
+    FlipRateReport,
     Histogram,
     Note,
     ProofSummary,
-    RateOf,
     Rates,
     SeverityReport,
     SideReport,
@@ -88,7 +88,7 @@ def test_flips_of_two_synthetic_populations_are_counted_apart():
 
 def test_an_exact_share_of_the_input_space_has_no_interval_and_the_model_is_not_called_blind():
     """One pair of 6,000 records flips, by proof, and no score in the data set moves."""
-    exact = RateOf("domain", 0.0, 0.0, 0.001, 5000, 0, 0.95)
+    exact = FlipRateReport("domain", 0.0, 0.0, 0.001, 5000, 0, 0.95)
     one = fair(rates=Rates(table=rate(0, 1000, "table"), domain=exact), proved=proved(5998, 2, 6000), health=STILL)
     told = verdict(one)
     assert told.level == "dependence found"
@@ -244,7 +244,7 @@ def test_the_verdict_says_what_is_certified():
     )
     unprovable = ProofSummary.nothing(10, "it shows nothing of itself")
     assert "proof: it shows" not in verdict(fair(proved=unprovable)).text
-    whole = RateOf("domain", 0.0, 0.0, 0.001, 5000, 0, 0.95)
+    whole = FlipRateReport("domain", 0.0, 0.0, 0.001, 5000, 0, 0.95)
     told = verdict(fair(rates=Rates(domain=whole), proved=proved(1000)))
     assert told.headline == "No decision depends on sex: this is certified for the whole declared input space."
 

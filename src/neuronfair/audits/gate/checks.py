@@ -19,7 +19,7 @@ from neuronfair.audits.gate.thresholds import (
     read_expressions,
 )
 from neuronfair.audits.report import BaselineReport, FigureChange, RegressionSetReport, Report
-from neuronfair.audits.report.attribute import AUDITED, AttributeReport, RateOf
+from neuronfair.audits.report.attribute import AUDITED, AttributeReport, FlipRateReport
 from neuronfair.audits.report.counterfactual import CounterfactualReport, Interval
 from neuronfair.audits.stages.rates import explain_missing_favourable
 from neuronfair.domain.table import TableDomain
@@ -28,7 +28,7 @@ from neuronfair.formatting import POPULATIONS, TwinKind, exact_number, join_word
 from neuronfair.model.open import OpenedModel
 from neuronfair.parameters import accept_old_names
 
-RateWithInterval = RateOf | CounterfactualReport | Interval
+RateWithInterval = FlipRateReport | CounterfactualReport | Interval
 
 
 def compare_with(report: Report, earlier: Report, file: str | Path = "") -> BaselineReport:

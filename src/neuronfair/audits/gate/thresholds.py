@@ -25,9 +25,9 @@ from neuronfair.audits.report.attribute import (
     AUDITED,
     AttributeReport,
     Disparity,
+    FlipRateReport,
     Gap,
     ProofSummary,
-    RateOf,
     is_constant,
 )
 from neuronfair.audits.report.counterfactual import NO_COUNTERFACTUALS, CounterfactualReport, Interval
@@ -261,7 +261,7 @@ class _Measurement:
 
 
 def _measure_worse_end(
-    threshold: Threshold, rate: RateOf | CounterfactualReport | Interval | Gap, **options: Any
+    threshold: Threshold, rate: FlipRateReport | CounterfactualReport | Interval | Gap, **options: Any
 ) -> _Measurement:
     """Return a rate, compared on the end of its interval that is worse for the model."""
     value = rate.value if isinstance(rate, Gap) else rate.rate
@@ -432,7 +432,7 @@ def _find_strictest(threshold: Threshold, measured: Mapping[str, _Measurement], 
     return replace(candidates[name], name=name, note=note)
 
 
-def _measure_rate(threshold: Threshold, rate: RateOf, record_count: int) -> _Measurement:
+def _measure_rate(threshold: Threshold, rate: FlipRateReport, record_count: int) -> _Measurement:
     worse_end, better_end = (rate.high, rate.low) if threshold.looks_up else (rate.low, rate.high)
     notes = [f"{rate.discriminated:,} of {rate.of:,} flip.", rate.omission]
     if threshold.is_met_by(worse_end) and not threshold.is_met_by(better_end):

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from neuronfair.audits.report.attribute import AttributeReport, Conclusion, RateOf
+from neuronfair.audits.report.attribute import AttributeReport, Conclusion, FlipRateReport
 from neuronfair.audits.report.counterfactual import Interval
 from neuronfair.domain.schema.column_types import ExcludedColumn
 from neuronfair.errors import DataError
@@ -300,8 +300,8 @@ class AuditLine:
     level: Conclusion | None = None  # level of the verdict
     verdict: str = ""  # the verdict in words
     attribute: str = ""  # the attribute to which the metrics belong
-    rate: RateOf | None = None  # flip rate in the data set
-    random: RateOf | None = None  # flip rate of uniformly drawn records
+    rate: FlipRateReport | None = None  # flip rate in the data set
+    random: FlipRateReport | None = None  # flip rate of uniformly drawn records
     counterfactual: Interval | None = None  # excess flip rate of the counterfactual test; null if none is claimed
     gap: float | None = None  # widest gap between a record and a twin
     gap_of: Literal["probabilities", "scores"] = "probabilities"  # what the gap is measured in

@@ -14,7 +14,7 @@ from neuronfair.searches.health import CONSTANT_DECISION
 
 
 @dataclass(frozen=True)
-class RateOf:
+class FlipRateReport:
     """The flip rate of a population."""
 
     population: Population  # pairs: records in the data set with a plausible twin; table: all of them
@@ -44,13 +44,15 @@ class RateOf:
 class Rates:
     """The same figure for several populations; null where it was not measured."""
 
-    table: RateOf | None = None  # of all people in the data set, whatever the twin: the raw flip rate
-    plausible: RateOf | None = None  # of realistic synthetic records; its interval covers the data set's, too
-    domain: RateOf | None = None  # of people drawn uniformly from the domain
-    pairs: RateOf | None = None  # leads: of people in the data set with a plausible twin, and against such twins only
+    table: FlipRateReport | None = None  # of all people in the data set, whatever the twin: the raw flip rate
+    plausible: FlipRateReport | None = None  # of realistic synthetic records; its interval covers the data set's, too
+    domain: FlipRateReport | None = None  # of people drawn uniformly from the domain
+    pairs: FlipRateReport | None = (
+        None  # leads: of people in the data set with a plausible twin, against such twins only
+    )
 
     @property
-    def available(self) -> tuple[RateOf, ...]:
+    def available(self) -> tuple[FlipRateReport, ...]:
         """Those that were measured: plausible pairs first, then all people one has."""
         rates = (getattr(self, population) for population in AUDITED)
         return tuple(rate for rate in rates if rate is not None)
@@ -64,7 +66,7 @@ class Rates:
 AUDITED: tuple[Population, ...] = ("pairs", "table", "plausible", "domain")  # whose rates an audit has, as shown
 
 
-def widen_interval(synthetic: RateOf, real: RateOf) -> RateOf:
+def widen_interval(synthetic: FlipRateReport, real: FlipRateReport) -> FlipRateReport:
     """Return a rate of drawn people with an interval that holds for the population that the data set is a sample of.
 
     The number of draws says how well the fitted model is known, and nothing of how far it is off. The rate of the data
@@ -340,7 +342,7 @@ class SubgroupReport:
     conditions: tuple[Condition, ...]  # the same as data
     people: float  # share of the population that is in the subgroup
     findings: float  # share of the findings in it; of the plausible ones if the population is
-    rate: RateOf  # flip rate of fresh records in it; the intervals of all subgroups of an attribute hold together
+    rate: FlipRateReport  # flip rate of fresh records in it; intervals of all subgroups of an attribute hold together
     lift: float | None  # over the rate of the whole population
     sentence: str  # the subgroup in words
 
@@ -385,7 +387,7 @@ class AttributeReport:
     health: tuple[Note, ...] = ()  # notes on what may mislead
 
     @property
-    def data_set_rates(self) -> tuple[RateOf, ...]:
+    def data_set_rates(self) -> tuple[FlipRateReport, ...]:
         """The flip rates of records in the data set, the one that leads first: real people, not synthetic ones."""
         return tuple(rate for rate in self.rates.available if rate.population not in SYNTHETIC)
 

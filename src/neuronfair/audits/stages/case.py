@@ -14,8 +14,8 @@ from neuronfair.audits.report.attribute import (
     UNREAD_NOTES,
     AttributeReport,
     DirectionReport,
+    FlipRateReport,
     Note,
-    RateOf,
 )
 from neuronfair.domain.draws import draw_order
 from neuronfair.domain.population.model import PopulationModel
@@ -190,7 +190,7 @@ class AttributeAudit:
         names = domain.sensitive
         return AttributeAudit(AttributeReport("+".join(names), tuple(names), twins=len(domain.sensitive_values) - 1))
 
-    def add_rate(self, rate: RateOf, direction: tuple[DirectionReport, ...]) -> None:
+    def add_rate(self, rate: FlipRateReport, direction: tuple[DirectionReport, ...]) -> None:
         """Add the flip rate of a population, and whom the flips disadvantage."""
         rates = replace(self.report.rates, **{rate.population: rate})
         self.report = replace(self.report, rates=rates, direction=(*self.report.direction, *direction))

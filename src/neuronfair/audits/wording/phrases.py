@@ -16,7 +16,7 @@ from neuronfair.audits.report.attribute import (
     Condition,
     DirectionReport,
     Finding,
-    RateOf,
+    FlipRateReport,
     SideReport,
     SubgroupReport,
 )
@@ -257,14 +257,14 @@ def report_subgroup(domain: TableDomain, group: Subgroup) -> SubgroupReport:
     )
 
 
-def report_pair_rate(pairs: PairRate) -> RateOf:
+def report_pair_rate(pairs: PairRate) -> FlipRateReport:
     """Return the flip rate over plausible pairs with its interval, and who was left out, as plain values."""
     return replace(report_rate(pairs.rate), left_out=pairs.implausible_only, alone=pairs.without_twin)
 
 
-def report_rate(rate: Rate) -> RateOf:
+def report_rate(rate: Rate) -> FlipRateReport:
     """Return a rate with its interval as plain values."""
-    return RateOf(rate.population, rate.rate, *rate.interval, rate.sampled, rate.flips, rate.confidence)
+    return FlipRateReport(rate.population, rate.rate, *rate.interval, rate.sampled, rate.flips, rate.confidence)
 
 
 MAX_SIDES = 20  # sides in the report

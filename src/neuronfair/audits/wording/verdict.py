@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from neuronfair.audits.report import Gate, GateCheck, Report, ThresholdState, Verdict, find_worst_attribute
-from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Conclusion, RateOf, is_constant
+from neuronfair.audits.report.attribute import SYNTHETIC, AttributeReport, Conclusion, FlipRateReport, is_constant
 from neuronfair.audits.report.counterfactual import UNTESTED
 from neuronfair.audits.wording.summary import list_sensitive
 from neuronfair.formatting import (
@@ -156,7 +156,7 @@ def _write_headline(attribute: AttributeReport, rows: int) -> str:
     return f"No decision was found that depends on {either}."
 
 
-def _describe_disadvantage(attribute: AttributeReport, rate: RateOf) -> str:
+def _describe_disadvantage(attribute: AttributeReport, rate: FlipRateReport) -> str:
     """Return the group that these decisions mostly disadvantage, as the end of a sentence; empty without one."""
     direction = next((entry for entry in attribute.direction if entry.population == rate.population), None)
     if direction is None:
@@ -172,12 +172,12 @@ def _describe_disadvantage(attribute: AttributeReport, rate: RateOf) -> str:
     return f"; in {part} of {cases} the decision is worse for {list_sensitive(attribute)} {loser.values}"
 
 
-def _find_real_rate(attribute: AttributeReport) -> RateOf | None:
+def _find_real_rate(attribute: AttributeReport) -> FlipRateReport | None:
     """Return the first rate of the data set that is not 0; None where no decision in it depends on the attribute."""
     return next((rate for rate in attribute.data_set_rates if rate.discriminated), None)
 
 
-def _format_count(rate: RateOf) -> str:
+def _format_count(rate: FlipRateReport) -> str:
     return f"{rate.discriminated:,} of {rate.of:,}"
 
 
@@ -206,7 +206,7 @@ def _describe_synthetic_rates(attribute: AttributeReport) -> list[str]:
     ]
 
 
-def _format_records(rate: RateOf) -> str:
+def _format_records(rate: FlipRateReport) -> str:
     return "people with a plausible twin" if rate.population == "pairs" else POPULATIONS[rate.population]
 
 
