@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from experiments.planted import cast_classifier, cast_detector
 from neuronfair import Decision, Network, NeuronFairError, evaluate, interpret
 from neuronfair.domain.draws import Draws
+from neuronfair.domain.twins import GROUP, SAMPLE
 from neuronfair.errors import DataError
 from neuronfair.images.archive import draw_images
 from neuronfair.images.audit import ImageSplit, find_subject
 from neuronfair.images.detector import draw_random_shift, find_attribute_shift, predict_classes
-from neuronfair.images.domain import FLAG, SEED, ImageDomain, ImageEncoding
+from neuronfair.images.domain import ImageDomain, ImageEncoding
 from neuronfair.images.report import decode_findings
 from neuronfair.images.search import (
     ImageSettings,
@@ -224,8 +225,8 @@ def test_rows_stay_in_the_domain_and_keep_the_flag(name, domain):
     found, rows = walked(name, domain, [[*range(FACES)]])
     assert 0 < len(found) <= found.tried <= found.evaluated
     assert domain.valid(rows).all()
-    assert (rows[:, FLAG] == 0).all()
-    assert set(rows[:, SEED].tolist()) == set(range(FACES))
+    assert (rows[:, GROUP] == 0).all()
+    assert set(rows[:, SAMPLE].tolist()) == set(range(FACES))
 
 
 @every_method
@@ -234,7 +235,7 @@ def test_every_finding_satisfies_definition_1_when_it_is_judged_anew(name, domai
     rows, twins = found.rows, found.twins(domain)
     assert domain.valid(rows).all()
     assert ((rows != twins).sum(1) == 1).all()
-    assert (rows[:, FLAG] != twins[:, FLAG]).all()
+    assert (rows[:, GROUP] != twins[:, GROUP]).all()
     exact = Network(cast_detector(reads_cast=True), ImageEncoding(domain)).double()
     own, other = exact.scores(rows), exact.scores(twins)
     assert (own.argmax(1) != other.argmax(1)).all()
@@ -251,7 +252,7 @@ def test_the_same_seed_finds_the_same_also_in_two_batches(name, domain):
     parts, rows = walked(name, domain, [[*range(0, FACES, 2)], [*range(1, FACES, 2)]])
     assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, asked.tolist()))
     assert (parts.tried, parts.evaluated) == (one.tried, one.evaluated)
-    order = [part.packed[:, SEED].argsort() for part in (one, parts)]
+    order = [part.packed[:, SAMPLE].argsort() for part in (one, parts)]
     assert torch.equal(one.packed[order[0]], parts.packed[order[1]])
     assert torch.equal(one.step[order[0]], parts.step[order[1]])
 

@@ -5,8 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neuronfair.domain.twins import GROUP, SAMPLE
 from neuronfair.errors import DomainError
-from neuronfair.images.domain import FLAG, PIXELS, SEED, STEP_SHARE, ImageDomain, ImageEncoding
+from neuronfair.images.domain import PIXELS, STEP_SHARE, ImageDomain, ImageEncoding
 
 
 def domain() -> ImageDomain:
@@ -35,7 +36,7 @@ def test_encode_adds_the_shift_of_the_seed_where_the_flag_is_set_and_stays_a_pic
     rows = d.seeds.clone()
     view = ImageEncoding(d)
     assert view.encode(rows)[0, 0].flatten().tolist() == pytest.approx([10 / 255, 254 / 255, 0, 128 / 255])
-    rows[:, FLAG] = 1
+    rows[:, GROUP] = 1
     assert d.levels(rows)[0].flatten().tolist()[:4] == [13, 254, 0, 128]
     assert d.levels(rows)[1].flatten().tolist()[:4] == [6, 250, 0, 124]  # 0 - 4 is black, not white
     assert view.encode(rows, torch.float64).dtype == torch.float64
@@ -48,8 +49,8 @@ def test_twins_differ_in_the_flag_only_and_share_the_key(seed):
     twins, valid = d.twins(rows)
     assert valid.all()
     assert twins.shape == (5, 1, 14)
-    assert ((twins[:, 0] != rows).nonzero()[:, 1] == FLAG).all()
-    assert (twins[:, 0, FLAG] == 1 - rows[:, FLAG]).all()
+    assert ((twins[:, 0] != rows).nonzero()[:, 1] == GROUP).all()
+    assert (twins[:, 0, GROUP] == 1 - rows[:, GROUP]).all()
     assert torch.equal(d.key(twins[:, 0]), d.key(rows))
     assert torch.equal(d.member(rows, torch.ones(5, dtype=torch.int64)), twins[:, 0])
     assert torch.equal(d.member(rows, torch.zeros(5, dtype=torch.int64)), rows)
@@ -84,7 +85,7 @@ def test_a_step_goes_along_the_gradient_without_its_sign_alone():
     moved = d.move(d.seeds, codes)
     assert moved[0, PIXELS : PIXELS + 2].tolist() == [10 + 38, 254 - 19]
     far = d.move(d.seeds, codes + 500)
-    assert far[:, [SEED, FLAG]].tolist() == [[0, 0], [1, 0]]
+    assert far[:, [SAMPLE, GROUP]].tolist() == [[0, 0], [1, 0]]
     assert (far[:, PIXELS:] == 255).all()
 
 

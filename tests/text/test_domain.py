@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import neuronfair as nf
+from neuronfair.domain.twins import GROUP, SAMPLE
 from neuronfair.errors import DomainError
-from neuronfair.text.domain import GROUP, TEXT, WORDS, Templates, TextDomain, read_templates
+from neuronfair.text.domain import WORDS, Templates, TextDomain, read_templates
 from neuronfair.text.lexicon import read_lexicon
 from tests.text.cases import SENTENCES, made_domain
 
@@ -60,8 +61,8 @@ def test_keys_tell_all_rows_apart_but_twins():
 def test_moves_keep_text_and_group(seed):
     rows = DOMAIN.rows_at(draws(20, seed))
     moved = DOMAIN.move(rows, DOMAIN.neighbours(rows, draws(20, seed + 1)))
-    assert torch.equal(moved[:, [TEXT, GROUP]], rows[:, [TEXT, GROUP]])
-    can = DOMAIN.choices[rows[:, TEXT]] > 1
+    assert torch.equal(moved[:, [SAMPLE, GROUP]], rows[:, [SAMPLE, GROUP]])
+    can = DOMAIN.choices[rows[:, SAMPLE]] > 1
     assert ((moved[:, WORDS:] != rows[:, WORDS:]) == can).all()
 
 

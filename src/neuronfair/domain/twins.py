@@ -227,13 +227,14 @@ def digest_values(*parts: object) -> str:
     return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()
 
 
+SAMPLE, GROUP, CONTENT = 0, 1, 2  # columns of a sample domain; the content begins at the last
+
+
 class SampleDomain(Domain):
     """Images or texts as rows: the number of the sample, the code of its group, then what a search may change.
 
     A twin is the same row with another group.
     """
-
-    SAMPLE, GROUP, CONTENT = 0, 1, 2  # columns; the content begins at the last
 
     @property
     def device(self) -> torch.device:
@@ -249,11 +250,11 @@ class SampleDomain(Domain):
 
     @property
     def sensitive_columns(self) -> tuple[int, ...]:
-        return (self.GROUP,)
+        return (GROUP,)
 
     @property
     def twin_columns(self) -> tuple[int, ...]:
-        return (self.GROUP,)
+        return (GROUP,)
 
     @property
     def twins_are_mutual(self) -> bool:
@@ -261,7 +262,7 @@ class SampleDomain(Domain):
 
     @cached_property
     def sensitive_values(self) -> Tensor:
-        return torch.arange(int(self.sizes[self.GROUP]), device=self.device)[:, None]
+        return torch.arange(int(self.sizes[GROUP]), device=self.device)[:, None]
 
     @property
     def grid_sizes(self) -> Tensor:
@@ -269,21 +270,21 @@ class SampleDomain(Domain):
 
     @cached_property
     def changeable(self) -> Tensor:
-        return torch.arange(self.codes_per_row, device=self.device) >= self.CONTENT
+        return torch.arange(self.codes_per_row, device=self.device) >= CONTENT
 
     def move(self, rows: Tensor, codes: Tensor) -> Tensor:
-        return self.clip(torch.cat([rows[:, : self.CONTENT], codes[:, self.CONTENT :]], 1))
+        return self.clip(torch.cat([rows[:, :CONTENT], codes[:, CONTENT:]], 1))
 
     def twins(self, rows: Tensor) -> TwinRows:
         """Return each row with every other group, in order after its own: (n, k, d)."""
         groups = len(self.sensitive_values)
         twins = rows[:, None].repeat(1, groups - 1, 1)
-        twins[..., self.GROUP] = (rows[:, None, self.GROUP] + torch.arange(1, groups, device=rows.device)) % groups
+        twins[..., GROUP] = (rows[:, None, GROUP] + torch.arange(1, groups, device=rows.device)) % groups
         return TwinRows(twins, torch.ones(twins.shape[:2], dtype=torch.bool, device=rows.device))
 
     def member(self, rows: Tensor, number: Tensor) -> Tensor:
         rows = rows.clone()
-        rows[:, self.GROUP] = (rows[:, self.GROUP] + number) % len(self.sensitive_values)
+        rows[:, GROUP] = (rows[:, GROUP] + number) % len(self.sensitive_values)
         return rows
 
     def key(self, rows: Tensor) -> Tensor:
@@ -292,5 +293,5 @@ class SampleDomain(Domain):
     @cached_property
     def _key_coefficients(self) -> Tensor:
         sizes = self.sizes.tolist()
-        sizes[self.GROUP] = 1
+        sizes[GROUP] = 1
         return weigh_columns(sizes).to(self.device)

@@ -8,10 +8,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from neuronfair.domain.twins import SampleDomain
+from neuronfair.domain.twins import CONTENT, GROUP, SAMPLE, SampleDomain
 from neuronfair.errors import DomainError
 
-SEED, FLAG, PIXELS = 0, 1, 2  # columns: number of the seed picture, whether it is shifted, the first of its pixels
+PIXELS = CONTENT  # the first column of the pixels
 LEVELS = 256  # of an 8-bit pixel
 
 
@@ -67,7 +67,7 @@ class ImageDomain(SampleDomain):
     def sizes(self) -> Tensor:
         """How many values each code may take: (d,)."""
         sizes = torch.full((PIXELS + self.shape.numel(),), LEVELS, device=self.device)
-        sizes[SEED], sizes[FLAG] = len(self.pictures), 2
+        sizes[SAMPLE], sizes[GROUP] = len(self.pictures), 2
         return sizes
 
     @property
@@ -109,9 +109,9 @@ class ImageDomain(SampleDomain):
 
     def levels(self, rows: Tensor) -> Tensor:
         """Return the pictures as shown to the network, shifted where the flag is set: int16, (…, c, h, w)."""
-        shift = self.shift[rows[..., SEED].long()].to(torch.int16)
+        shift = self.shift[rows[..., SAMPLE].long()].to(torch.int16)
         pixels = rows[..., PIXELS:].to(torch.int16).reshape(shift.shape)
-        return (pixels + rows[..., FLAG, None, None, None].to(torch.int16) * shift).clamp(0, LEVELS - 1)
+        return (pixels + rows[..., GROUP, None, None, None].to(torch.int16) * shift).clamp(0, LEVELS - 1)
 
 
 STEP_SHARE = 0.15  # step_size_g of the paper for pictures, as a share of the range of a pixel

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from neuronfair.atomic import replace_file, write_text
 from neuronfair.audits.report import SCHEMA, format_json, read_json
+from neuronfair.domain.twins import GROUP, SAMPLE
 from neuronfair.formatting import percent, spell, with_interval
 from neuronfair.images.archive import import_pillow
 from neuronfair.images.detector import predict_classes
-from neuronfair.images.domain import FLAG, IMAGES_PER_PASS, SEED, ImageDomain
+from neuronfair.images.domain import IMAGES_PER_PASS, ImageDomain
 from neuronfair.render.page import render_template
 from neuronfair.searches.findings import Findings
 from neuronfair.store.files import writing
@@ -147,14 +148,14 @@ def amplify(difference: Tensor) -> tuple[Tensor, int]:
 def make_finding_panels(domain: ImageDomain, findings: Findings, classes: Sequence[str]) -> Panels:
     """Return for each finding five pictures with a line of text each: seed, picture, twin and both differences."""
     rows = findings.rows.clone()
-    seeds = domain.rows(rows[:, SEED].long())
+    seeds = domain.rows(rows[:, SAMPLE].long())
     twins = findings.twins(domain)
     decisions = findings.scores.argmax(1), findings.twin_scores.argmax(1)
     panels = []
     for i in range(len(rows)):
         seed, picture, twin = (domain.levels(r[i : i + 1])[0] for r in (seeds, rows, twins))
         change, change_times = amplify(picture - seed)
-        shift, shift_times = amplify(twin - picture if int(rows[i, FLAG]) == 0 else picture - twin)
+        shift, shift_times = amplify(twin - picture if int(rows[i, GROUP]) == 0 else picture - twin)
         panels.append(
             [
                 (seed.to(torch.uint8), "seed"),

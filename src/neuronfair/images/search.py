@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from neuronfair.atomic import replace_file
 from neuronfair.domain.draws import Draws, draw_order
+from neuronfair.domain.twins import GROUP, SAMPLE
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.images.detector import predict_classes
-from neuronfair.images.domain import FLAG, IMAGES_PER_PASS, PIXELS, SEED, ImageDomain, ImageEncoding
+from neuronfair.images.domain import IMAGES_PER_PASS, PIXELS, ImageDomain, ImageEncoding
 from neuronfair.images.report import HALVING, RANDOM_SHIFT, ImageSearchReport
 from neuronfair.measure.rate import Rate
 from neuronfair.model.decision import Decision
@@ -218,8 +219,8 @@ def measure_shift_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
 
 def measure_change_norms(domain: ImageDomain, rows: Tensor) -> Tensor:
     """Return the L2 norm of Δ_bias, from the seed picture to the finding, pixels in [0, 1]: float64, (n,)."""
-    start = domain.rows(rows[:, SEED].long()).to(rows.dtype)
-    return _measure_norms(domain, torch.cat([rows[:, :FLAG], rows[:, FLAG:PIXELS] * 0, rows[:, PIXELS:]], 1), start)
+    start = domain.rows(rows[:, SAMPLE].long()).to(rows.dtype)
+    return _measure_norms(domain, torch.cat([rows[:, :GROUP], rows[:, GROUP:PIXELS] * 0, rows[:, PIXELS:]], 1), start)
 
 
 def _measure_norms(domain: ImageDomain, rows: Tensor, others: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from neuronfair.atomic import replace_file, write_text
 from neuronfair.audits.folder import PAGE, REPORT_FILE, hold_folder
 from neuronfair.audits.wording.summary import NOT_MEASURED
 from neuronfair.domain.draws import Draws, draw_order
-from neuronfair.domain.twins import digest_values
+from neuronfair.domain.twins import GROUP, SAMPLE, digest_values
 from neuronfair.errors import DataError, NeuronFairError, did_you_mean, require
 from neuronfair.formatting import exact_number, percent, pluralise, printable
 from neuronfair.model.blackbox import Model, score_in_batches
@@ -35,7 +35,7 @@ from neuronfair.store.ledger import versions
 from neuronfair.text import domain as domains
 from neuronfair.text import measure
 from neuronfair.text import report as reports
-from neuronfair.text.domain import GROUP, MAX_TEXT_LENGTH, TEXT, TextColumn, TextDomain, WordClasses, build_text_domain
+from neuronfair.text.domain import MAX_TEXT_LENGTH, TextColumn, TextDomain, WordClasses, build_text_domain
 from neuronfair.text.lexicon import Lexicon, Reason, read_lexicon
 from neuronfair.text.models import NO_ANSWER, CallsSpent, Service, TextModel, open_text_model
 from neuronfair.text.network import TextNetwork
@@ -526,7 +526,7 @@ def _choose_worst(stages: TextStages, pairs: measure.TextPairs) -> list[reports.
     for search in stages.searches:  # of each, what is no text of the data set, one for each text that it started from
         rows, twins = search.findings.rows, search.findings.twins(stages.domain)
         changed = (rows[:, GROUP + 1 :] > 0).any(1).nonzero()[:, 0].tolist()
-        first = list({int(rows[i, TEXT]): i for i in reversed(changed)}.values())[::-1][:SHOWN_PAIRS]
+        first = list({int(rows[i, SAMPLE]): i for i in reversed(changed)}.values())[::-1][:SHOWN_PAIRS]
         findings += _describe_findings(stages, rows[first], twins[first], search.method)
     return findings
 
@@ -536,7 +536,7 @@ def _describe_findings(stages: TextStages, rows: Tensor, twins: Tensor, found_by
     if not len(rows):
         return []
     domain, model = stages.domain, stages.model
-    groups, classes, numbers = domain.lexicon.groups, model.classes, rows[:, TEXT].tolist()
+    groups, classes, numbers = domain.lexicon.groups, model.classes, rows[:, SAMPLE].tolist()
     columns = []
     for side in (rows, twins):
         texts = domain.write(side)

@@ -25,7 +25,7 @@ from neuronfair.domain.schema.toml import build_domain, read_conditions, read_to
 from neuronfair.domain.table import TableDomain
 from neuronfair.domain.tables.dataset import UNKNOWN, Dataset
 from neuronfair.domain.tables.files import read_sheet
-from neuronfair.domain.twins import SampleDomain, TwinRows
+from neuronfair.domain.twins import CONTENT, GROUP, SAMPLE, SampleDomain, TwinRows
 from neuronfair.errors import DataError, DomainError, did_you_mean
 from neuronfair.limits import read_bytes
 from neuronfair.text.english import WORD, in_case_of, with_article
@@ -144,7 +144,7 @@ class WordClasses:
         return [other for other in words if other != lower]
 
 
-TEXT, GROUP, WORDS = 0, 1, 2  # columns: number of the text, of the group, and the first of its words
+WORDS = CONTENT  # the first column of the words
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,13 +233,14 @@ class TextDomain(SampleDomain):
     def valid(self, rows: Tensor) -> Tensor:
         """Return for each row whether it is a text in a group that it can be swapped to: bool, (n,)."""
         is_within_sizes = ((rows >= 0) & (rows < self.sizes)).all(-1)
-        text, group = rows[:, TEXT].clamp(0, len(self.texts) - 1), rows[:, GROUP].clamp(0, len(self.lexicon.groups) - 1)
+        text = rows[:, SAMPLE].clamp(0, len(self.texts) - 1)
+        group = rows[:, GROUP].clamp(0, len(self.lexicon.groups) - 1)
         words = (rows[:, WORDS:] < self.choices[text]).all(-1)
         return is_within_sizes & words & self.swappable[text, group]
 
     def clip(self, rows: Tensor) -> Tensor:
         """Return the nearest valid rows: a word that does not exist becomes the text's own, and so does a group."""
-        text = rows[:, TEXT].clamp(0, len(self.texts) - 1)
+        text = rows[:, SAMPLE].clamp(0, len(self.texts) - 1)
         group = rows[:, GROUP].clamp(0, len(self.lexicon.groups) - 1)
         group = torch.where(self.swappable[text, group], group, self.groups[text])
         words = rows[:, WORDS:]
@@ -248,7 +249,7 @@ class TextDomain(SampleDomain):
 
     def rows_at(self, u: Tensor) -> Tensor:
         """Return the valid rows from random numbers u: numbers in [0, 1), (n, d)."""
-        text = (u[:, TEXT] * len(self.texts)).long()
+        text = (u[:, SAMPLE] * len(self.texts)).long()
         swappable = self.swappable[text]
         rank = (u[:, GROUP] * swappable.sum(1)).long()  # of the groups that the text can be swapped to
         group = ((swappable.cumsum(1) - 1 == rank[:, None]) & swappable).int().argmax(1)
@@ -257,7 +258,7 @@ class TextDomain(SampleDomain):
 
     def neighbours(self, rows: Tensor, u: Tensor) -> Tensor:
         """Return for each place another word, from numbers u in [0, 1): (n, d) each; text and group stay."""
-        choices = self.choices[rows[:, TEXT]]
+        choices = self.choices[rows[:, SAMPLE]]
         steps = 1 + (u[:, WORDS:] * (choices - 1)).long()
         words = torch.where(choices > 1, (rows[:, WORDS:] + steps) % choices, rows[:, WORDS:])
         return torch.cat([rows[:, :WORDS], words], 1)
@@ -267,7 +268,7 @@ class TextDomain(SampleDomain):
     def twins(self, rows: Tensor) -> TwinRows:
         """Return each row with every other group, in order after its own: (n, k, d)."""
         twins = super().twins(rows).rows
-        return TwinRows(twins, self.swappable[rows[:, None, TEXT], twins[..., GROUP]])
+        return TwinRows(twins, self.swappable[rows[:, None, SAMPLE], twins[..., GROUP]])
 
     # What a model reads
 

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 
 from neuronfair.domain.draws import draw_order
-from neuronfair.domain.twins import TwinRows
+from neuronfair.domain.twins import GROUP, SAMPLE, TwinRows
 from neuronfair.measure.stats import Estimate, clopper_pearson
 from neuronfair.progress import Progress, show_nothing
-from neuronfair.text.domain import GROUP, TEXT, TextDomain, WordClasses
+from neuronfair.text.domain import TextDomain, WordClasses
 from neuronfair.text.english import WORD, in_case_of
 from neuronfair.text.lexicon import IdentityText, replace_parts
 from neuronfair.text.models import NO_ANSWER, CallsSpent, TextModel
@@ -94,7 +94,7 @@ def _compare_batch(model: TextModel, domain: TextDomain, batch: torch.Tensor, fa
     number = line.numpy()
     is_answered = (answers.decisions[number] != NO_ANSWER) & (twin_answers.decisions != NO_ANSWER)
     scores = [model.score_of(side, favourable) for side in (answers, twin_answers)]
-    columns: list[Any] = [side.numpy() for side in (others[:, TEXT], rows[line, GROUP], others[:, GROUP])]
+    columns: list[Any] = [side.numpy() for side in (others[:, SAMPLE], rows[line, GROUP], others[:, GROUP])]
     columns += [answers.decisions[number], twin_answers.decisions, scores[0][number], scores[1]]
     counts: list[Any] = [len(batch), int((~is_answered).sum())]
     return TextPairs(*(column[is_answered] for column in columns), *counts)
