@@ -66,7 +66,9 @@ def measure(method: str, seeds: int, steps: int, network: Network, data: Dataset
     start = time.perf_counter()
     outcome = search(network, data.domain, data.rows, config)
     whole = time.perf_counter() - start
-    return Speed(outcome, whole - outcome.first.seconds - outcome.local.seconds, single(outcome, network, data))
+    return Speed(
+        outcome, whole - outcome.global_phase.seconds - outcome.local_phase.seconds, single(outcome, network, data)
+    )
 
 
 def single(outcome: SearchResult, network: Network, data: Dataset) -> float:
@@ -75,7 +77,7 @@ def single(outcome: SearchResult, network: Network, data: Dataset) -> float:
     rule = (
         METHODS[outcome.config.method]
         .make(search_methods.Setting(context, KeySet(), outcome.config.seeds * outcome.config.steps))
-        .local
+        .local_phase
     )
     start = outcome.findings.rows[:1]
     run_phase(context, rule, start, budget=Budget(steps=20))  # warm up

@@ -154,7 +154,7 @@ def main() -> None:
                 config = SearchConfig("frontier", options.seeds, options.steps, controls=False)
                 outcome = search(network, data.domain, data.rows, config)
             found, rows = outcome.summary(), outcome.findings.packed
-            reached = len(outcome.first.findings.origin.unique()) - 1
+            reached = len(outcome.global_phase.findings.origin.unique()) - 1
             print(
                 f"| {case} | {label} | {found['findings']:,} | {found['gsr']:.3f} | "
                 f"{reached / options.seeds:.2f} | {mean_distance(data.domain, rows):.3f} | "

@@ -197,9 +197,9 @@ def changed(setting: Setting, part: str) -> Phases:
     """Return `neuronfair-plus` as shipped, with one part changed."""
     both, first, local = PARTS[part]
     made = _SHIPPED.make(setting)
-    assert isinstance(made.first, NeuronFair)
-    assert isinstance(made.local, NeuronFair)
-    return Phases(replace(made.first, **both, **first), replace(made.local, **both, **local))
+    assert isinstance(made.global_phase, NeuronFair)
+    assert isinstance(made.local_phase, NeuronFair)
+    return Phases(replace(made.global_phase, **both, **first), replace(made.local_phase, **both, **local))
 
 
 def unguided(part: str) -> str:

@@ -52,12 +52,13 @@ def search(table: str, kind: str, line: str, seeds: int, steps: int, seed: int) 
         # Pilots and confirmations take more queries, starts that lead nowhere fewer. The second round has the steps
         # that make the queries equal.
         first, local = (
-            (family + neighbours) * f.evaluated + 2 * len(f) for f in (outcome.first.findings, outcome.local.findings)
+            (family + neighbours) * f.evaluated + 2 * len(f)
+            for f in (phase.findings for phase in (outcome.global_phase, outcome.local_phase))
         )
         config = replace(config, steps=max(1, round((budget - first) / max(1.0, local / (config.steps + 1))) - 1))
     found = outcome.findings.packed
     return {
-        "gsr": outcome.total.gsr,
+        "gsr": outcome.total.success_rate,
         "findings": len(found),
         "distance": mean_distance(rows.domain, found),
         "regions": count_regions(rows.domain, found),

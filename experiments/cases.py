@@ -223,7 +223,7 @@ def control(case: str, model: str | int, **config: Any) -> dict[str, Any]:
     walk = random_directions(network(case, model), rows.domain, rows.rows, chosen, seeds=seeds, profile=known)
     if walk is None:
         raise KeyboardInterrupt
-    return {"gsr": walk.gsr}
+    return {"gsr": walk.success_rate}
 
 
 def rate_job(scale: Scale, case: str, model: str | int) -> Job:

@@ -74,5 +74,5 @@ def state(subject: DetectorSubject, detector: Detector, settings: ImageSettings)
         detection_rate=measure_accuracies(detector, *subject.split.part(held_out=True))[0],
         found_again=len(again.findings),
         seeds_again=again.seeds,
-        gsr_again=again.findings.gsr,
+        gsr_again=again.findings.success_rate,
     )

@@ -96,7 +96,7 @@ def measure(name: str, kind: str, seed: int, quick: bool, samples: int, **config
         usual = people.plausibility(done.findings.rows)
         result[when] = {
             "findings": done.total.findings,
-            "gsr": done.total.gsr,
+            "gsr": done.total.success_rate,
             "plausible": (usual >= MIN_PLAUSIBILITY).double().mean().item() if len(usual) else None,
         }
     return result

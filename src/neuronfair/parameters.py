@@ -127,14 +127,25 @@ def with_current_names(values: Mapping[str, Any], renamed: Mapping[str, str] = R
     return {renamed.get(name, name): value for name, value in values.items()}
 
 
-def accept_old_names(kind: type[T]) -> type[T]:
+def renamed_field(old: str, new: str) -> Any:
+    """Return a property that gives a field under its name of version 0.2, with a warning."""
+
+    def read(self: object) -> Any:
+        name = type(self).__name__
+        warnings.warn(f"{name}.{old} is now {name}.{new}. The old name goes with 0.4", DeprecationWarning, stacklevel=2)
+        return getattr(self, new)
+
+    return property(read)
+
+
+def accept_old_names(kind: type[T], renamed: Mapping[str, str] = RENAMED) -> type[T]:
     """Let a class take arguments by the names that they had in version 0.2, with a warning."""
     patched_class: Any = kind
     original_init = patched_class.__init__
 
     @wraps(original_init)
     def init(self: Any, *arguments: Any, **values: Any) -> None:
-        original_init(self, *arguments, **with_current_names(values))
+        original_init(self, *arguments, **with_current_names(values, renamed))
 
     patched_class.__init__ = init
     return kind

@@ -47,12 +47,14 @@ def test_lift_is_over_the_strongest_control_of_any_method():
     methods = ["neuronfair", "adf", "uniform"]
     result = compare_methods(NETWORK, DOMAIN, ROWS, methods, PLAN)
     blind = {m: search(NETWORK, DOMAIN, ROWS, SearchConfig(m, seeds=20, steps=15)).random_direction for m in methods}
-    rates = {f"random directions of {m}": count.gsr for m, count in blind.items() if count}
+    rates = {f"random directions of {m}": count.success_rate for m, count in blind.items() if count}
     assert len(rates) == 2  # uniform has no directions
     rates["random people"] = result.random.rate
     assert result.strongest == max(rates.items(), key=lambda control: control[1])
     for entry in result.methods():
-        assert entry["random_direction_gsr"] == (blind[entry["method"]].gsr if blind[entry["method"]] else None)
+        assert entry["random_direction_gsr"] == (
+            blind[entry["method"]].success_rate if blind[entry["method"]] else None
+        )
         assert entry["lift_over_strongest_control"] == pytest.approx(entry["gsr"] / max(rates.values()))
 
 
@@ -95,7 +97,7 @@ def test_without_controls_there_are_figures_and_no_rates():
         result.methods(),
         search(NETWORK, DOMAIN, ROWS, SearchConfig("adf", seeds=20, steps=15, controls=False)),
     )
-    assert (entry["findings"], entry["gsr"]) == (len(alone.findings), alone.total.gsr)
+    assert (entry["findings"], entry["gsr"]) == (len(alone.findings), alone.total.success_rate)
     assert (result.rates, result.strongest, entry["lift"], entry["random_direction_gsr"]) == ((), None, None, None)
 
 

@@ -343,7 +343,9 @@ def test_a_part_of_neuronfair_is_changed_for_one_search(lab, shared_models, tmp_
     assert all(0 < one["findings_global"] <= 10 for one in found.values())
     made = {part: ablation.changed(None, part) for part in ablation.PARTS}
     assert made[ablation.SHIPPED] == shipped.make(None)
-    assert len({(phases.first, phases.local) for phases in made.values()}) == len(made) - 1  # one changes the pace
+    assert (
+        len({(phases.global_phase, phases.local_phase) for phases in made.values()}) == len(made) - 1
+    )  # one changes the pace
 
 
 def test_parts_that_differ_in_gradients_only_share_the_walk_without_them(lab, shared_models, tmp_path, monkeypatch):

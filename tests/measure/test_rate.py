@@ -315,5 +315,3 @@ def test_without_a_favourable_class_nobody_loses():
 def test_the_old_name_of_the_count_still_works_with_a_warning():
     with pytest.warns(DeprecationWarning, match=r"Rate\.found is now Rate\.flips"):
         assert Rate(3, 100, "domain").found == 3
-    with pytest.raises(AttributeError, match="no attribute 'founds'"):
-        Rate(3, 100, "domain").founds  # noqa: B018

@@ -189,7 +189,7 @@ def test_findings_are_decided_otherwise_by_the_classifier_itself(method, model):
     assert not outcome.interrupted
     summary = outcome.summary()
     assert (summary["random_direction"], summary["lift_over_random_direction"]) == (None, None)
-    assert summary["lift"] == pytest.approx(found.gsr / outcome.random.gsr)
+    assert summary["lift"] == pytest.approx(found.success_rate / outcome.random.success_rate)
     assert (summary["violations"], summary["rejected_on_recheck"]) == (0, 0)
 
 

@@ -209,8 +209,8 @@ def test_counterfactuals_have_a_column_wherever_they_may_differ():
     domain, rows = moved_domain(), moved_rows()
     config = SearchConfig("uniform", seeds=20, steps=0, global_steps=5, controls=False, twins="counterfactual")
     found = search(by_a(domain), domain, rows, config)
-    nobody = replace(found.first, findings=Findings.empty(domain, 2))
-    flips = replace(found, domain=domain, first=nobody, local=nobody)
+    nobody = replace(found.global_phase, findings=Findings.empty(domain, 2))
+    flips = replace(found, domain=domain, global_phase=nobody, local_phase=nobody)
     frame = make_findings_frame({("group", "uniform"): found, ("group", "flips"): flips})
     assert [name for name in frame.columns if name.startswith("twin_")][:3] == ["twin_a", "twin_b", "twin_group"]
     twins = found.findings.twins(found.domain)

@@ -106,24 +106,24 @@ def searched(
 
 @dataclass(frozen=True)
 class Upset:
-    """A rule that does something else first, in the worker, when a chain of the given place comes to a step."""
+    """A method that does something else first, in the worker, when a chain of the given place comes to a step."""
 
-    rule: Method
+    method: Method
     act: Callable[[Path], None]
     folder: Path
     step: int
     place: int | None = None
 
     def start(self, context, state):
-        return self.rule.start(context, state)
+        return self.method.start(context, state)
 
     def ask(self, context, state, t):
         if t == self.step and self.place in (None, int(state["place"][0])):
             self.act(self.folder)
-        return self.rule.ask(context, state, t)
+        return self.method.ask(context, state, t)
 
     def tell(self, context, state, rows, evaluation, t):
-        return self.rule.tell(context, state, rows, evaluation, t)
+        return self.method.tell(context, state, rows, evaluation, t)
 
 
 def die_once(folder: Path) -> None:
@@ -191,10 +191,10 @@ def test_after_ctrl_c_the_same_search_goes_on(machines, whole, tmp_path):
             (tmp_path / "go").touch()
             signal.raise_signal(signal.SIGINT)
 
-    outcome = searched(tmp_path / "run", upset=lambda task: replace(task, rule=Upset(task.rule, wait, tmp_path, 8)),
+    outcome = searched(tmp_path / "run", upset=lambda task: replace(task, method=Upset(task.method, wait, tmp_path, 8)),
                        told=told)  # fmt: skip
     assert outcome.interrupted
-    assert outcome.local.stop == "interrupted"
+    assert outcome.local_phase.stop == "interrupted"
     assert list((tmp_path / "run" / "shards").rglob("*.json"))
     assert not searched(tmp_path / "run").interrupted
     assert_same_run(tmp_path / "run", whole)
@@ -202,7 +202,7 @@ def test_after_ctrl_c_the_same_search_goes_on(machines, whole, tmp_path):
 
 def test_a_model_that_fails_ends_all_in_one_line(machines, whole, tmp_path):
     with pytest.raises(ModelError, match=r"^this model has had enough. Earlier findings are saved"):
-        searched(tmp_path / "run", upset=lambda task: replace(task, rule=Upset(task.rule, fail, tmp_path, 5)))
+        searched(tmp_path / "run", upset=lambda task: replace(task, method=Upset(task.method, fail, tmp_path, 5)))
     searched(tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)
 
@@ -218,8 +218,8 @@ def test_a_worker_that_cannot_write_says_where(machines, tmp_path):
 
 def test_a_killed_worker_and_a_lost_machine_change_nothing(machines, whole, tmp_path):
     def upset(task: PhaseTask) -> PhaseTask:
-        dying = Upset(task.rule, die_once, tmp_path, step=5, place=0)  # after the checkpoint of step 3
-        return replace(task, rule=Upset(dying, wait, tmp_path, step=8))
+        dying = Upset(task.method, die_once, tmp_path, step=5, place=0)  # after the checkpoint of step 3
+        return replace(task, method=Upset(dying, wait, tmp_path, step=8))
 
     def told(phase: str) -> None:
         if machines.second is not None and (tmp_path / f"at-{machines.second.node_id}").exists():

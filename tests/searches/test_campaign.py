@@ -23,8 +23,8 @@ def outcome(columns: int, tried: int) -> SearchResult:
 
 
 def test_the_chance_that_somebody_was_taken_for_another():
-    assert outcome(40, 10**9).confused == 0.0  # 2^39 people have numbers of their own
+    assert outcome(40, 10**9).collision_chance == 0.0  # 2^39 people have numbers of their own
     # A billion people are 5 * 10^17 pairs, and 2^63 is 9.22 * 10^18: 0.0542 pairs are expected to share a key.
-    assert outcome(80, 10**9).confused == pytest.approx(1 - math.exp(-0.0542), rel=1e-3)
-    assert outcome(80, 2).confused == pytest.approx(2.0**-63)
+    assert outcome(80, 10**9).collision_chance == pytest.approx(1 - math.exp(-0.0542), rel=1e-3)
+    assert outcome(80, 2).collision_chance == pytest.approx(2.0**-63)
     assert outcome(80, 1).summary()["confused"] == 0.0

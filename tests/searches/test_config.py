@@ -153,3 +153,14 @@ def test_a_registered_method_is_known_to_plans_and_in_errors(monkeypatch):
 def test_old_names_for_authors_of_methods_still_work(old, new):
     with pytest.warns(DeprecationWarning, match=f"is now {new}"):
         assert getattr(neuronfair.methods, old) is getattr(neuronfair.methods, new)
+
+
+def test_old_names_of_phases_and_methods_for_images_work_with_a_warning():
+    method = Uniform()
+    with pytest.warns(DeprecationWarning, match="first is now global_phase"):
+        phases = Phases(first=method, local_phase=method)  # type: ignore[call-arg]
+    with pytest.warns(DeprecationWarning, match=r"Phases\.first is now Phases\.global_phase"):
+        assert phases.first is method
+    with pytest.warns(DeprecationWarning, match="pictures is now image_method"):
+        entry = MethodEntry(lambda _: phases, pictures="adf")  # type: ignore[call-arg]
+    assert entry.image_method == "adf"

@@ -140,7 +140,7 @@ def test_a_search_of_another_version_cannot_go_on():
 def test_no_seeds_give_no_findings():
     for method in (Scripted(torch.empty(1, 0, 5, dtype=torch.int64)), Frontier()):
         result = run_phase(planted(), method, torch.empty(0, 5, dtype=torch.int64), budget=Budget())
-        assert (len(result.findings), result.findings.gsr, result.stop) == (0, 0.0, "walkers")
+        assert (len(result.findings), result.findings.success_rate, result.stop) == (0, 0.0, "walkers")
 
 
 # Who counts

@@ -146,7 +146,7 @@ def test_every_step_is_in_scale():
     assert float(weights[0, 1]) == 0.5
 
 
-@pytest.mark.parametrize("method", [Aequitas(), Adf(local=True), METHODS["neuronfair-plus"].make(None).local])
+@pytest.mark.parametrize("method", [Aequitas(), Adf(local=True), METHODS["neuronfair-plus"].make(None).local_phase])
 def test_walkers_leave_a_heap_and_meet_it_again(method):
     paced = replace(networks.context(networks.random_module(DOMAIN), DOMAIN), step_sizes=StepSizes.of(DOMAIN, ROWS))
     from neuronfair.model.profile import interpret

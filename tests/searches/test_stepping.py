@@ -100,7 +100,7 @@ def test_memory_does_not_grow_with_walkers_and_twins(name, decision, monkeypatch
     module = networks.random_module(AGES)
     profile = interpret(networks.network(module, AGES), AGES, networks.uniform_rows(AGES, 2))
     context = networks.context(module, AGES, decision=decision, profile=profile)
-    rule = METHODS[name].make(Setting(context, KeySet(), 0)).first
+    rule = METHODS[name].make(Setting(context, KeySet(), 0)).global_phase
     seeds = networks.uniform_rows(AGES, 300)
 
     def largest() -> int:

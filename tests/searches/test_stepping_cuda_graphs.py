@@ -39,7 +39,7 @@ class Watch(TorchDispatchMode):
 
 def local(name: str):
     context, starts = case("plain").context, case("plain").seeds
-    rule = METHODS[name].make(Setting(context, KeySet(), 0)).local
+    rule = METHODS[name].make(Setting(context, KeySet(), 0)).local_phase
     numbers = torch.arange(len(starts))
     chains = {"origin": numbers, "place": numbers, "rows": starts, "found": torch.zeros_like(numbers)}
     return context, rule, rule.start(context, chains)

@@ -166,8 +166,8 @@ def test_a_long_search_keeps_its_findings_on_disk_only(tmp_path, monkeypatch):
     whole = searched(tmp_path / "whole", PLAN, population=usual)
     monkeypatch.setattr(shard_runner, "MAX_ROWS_IN_MEMORY", 0)
     long = searched(tmp_path / "run", PLAN, 2, population=usual)
-    assert (len(long.local.findings), long.local.finding_count) == (0, len(whole.local.findings))
-    assert_same(long.first.findings, whole.first.findings)
+    assert (len(long.local_phase.findings), long.local_phase.finding_count) == (0, len(whole.local_phase.findings))
+    assert_same(long.global_phase.findings, whole.global_phase.findings)
     one, other = untimed(long.summary()), untimed(whole.summary())
     about, exact = one.pop("plausibility"), other.pop("plausibility")
     assert one == other
@@ -189,7 +189,7 @@ def test_ctrl_c_while_shards_are_put_together(tmp_path, whole, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(shard_runner, "merge_parts", pressed)
-        assert searched(tmp_path / "run", PLAN, 2).first.stop == "interrupted"
+        assert searched(tmp_path / "run", PLAN, 2).global_phase.stop == "interrupted"
     searched(tmp_path / "run", PLAN, 2)
     assert_same_run(tmp_path / "run", whole)
 

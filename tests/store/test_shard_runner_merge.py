@@ -69,7 +69,7 @@ def run_phase(
     recording = replace(recording, interval=EVERY, first_chain=here.start, chains=len(rows))
     return engine.run_phase(
         replace(context, draws=Draws(3, phase)),
-        rules.first if starts is None else rules.local,
+        rules.global_phase if starts is None else rules.local_phase,
         rows[here],
         budget=Budget(6, findings_per_seed=1) if starts is None else Budget(12),
         origin=origin[here],

@@ -51,7 +51,7 @@ def measure_method(outcome: SearchResult) -> dict[str, float | None]:
         "findings_local": summary["findings_local"],
         "tried": summary["tried"],
         "gsr": summary["gsr"],
-        "random_direction_gsr": outcome.random_direction.gsr if outcome.random_direction else None,
+        "random_direction_gsr": outcome.random_direction.success_rate if outcome.random_direction else None,
         "lift": None,
         "lift_over_strongest_control": None,
         "diversity": mean_distance(domain, findings.packed) if count > 1 else None,

@@ -43,17 +43,17 @@ def list_image_methods() -> dict[str, str]:
     """Return the methods for images, with the methods whose global phases they run. Halving runs NeuronFair's."""
     walks: dict[str, str] = {}
     for name, entry in METHODS.items():
-        if entry.pictures is not None:
-            walks.setdefault(entry.pictures, name)  # ours come first
+        if entry.image_method is not None:
+            walks.setdefault(entry.image_method, name)  # ours come first
     return walks | {HALVING: walks["neuronfair"]}
 
 
 def make_image_method(name: str, setting: Setting) -> Method:
-    """Return the rule of a method for images, which have no local phase."""
+    """Return the global phase of a method for images, which have no local phase."""
     methods = list_image_methods()
     if name not in methods:
         raise NeuronFairError(f"no method '{name}' for images. {did_you_mean(name, methods)}")
-    method = METHODS[methods[name]].make(setting).first
+    method = METHODS[methods[name]].make(setting).global_phase
     return Halving(method) if name == HALVING else method
 
 
@@ -172,12 +172,12 @@ def search_images(
     reader = network.with_encoding(ImageEncoding(domain))
     context = SearchContext(reader, domain, Decision(), Draws(settings.seed, "global"), profile=profile, blind=blind)
     evaluated = KeySet(domain.device)
-    rule = make_image_method(method, Setting(context, evaluated, len(seeds) * settings.steps))
+    image_method = make_image_method(method, Setting(context, evaluated, len(seeds) * settings.steps))
     budget = Budget(steps=settings.steps, findings_per_seed=1)
     parts = [Findings.empty(domain, network.outputs)]
     seconds, seed_count = 0.0, 0
     for batch in torch.split(seeds, settings.chains or (128 if domain.device.type == "cpu" else 512)):
-        result = run_phase(context, rule, domain.rows(batch), budget=budget, origin=batch, key_set=evaluated)
+        result = run_phase(context, image_method, domain.rows(batch), budget=budget, origin=batch, key_set=evaluated)
         if result.stop == "interrupted":
             raise KeyboardInterrupt
         parts.append(result.findings)
@@ -199,7 +199,7 @@ def report_search(classifier: nn.Module, search: ImageSearch) -> ImageSearchRepo
         share_low=share.interval[0],
         share_high=share.interval[1],
         findings=len(findings),
-        gsr=findings.gsr,
+        gsr=findings.success_rate,
         tried=findings.tried,
         rejected=findings.rejected,
         found_at_once=int((findings.step == 0).sum()),

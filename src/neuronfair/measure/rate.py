@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,6 +26,7 @@ from neuronfair.model.encoding import split_families
 from neuronfair.model.network import Network
 from neuronfair.model.open.opened import OpenedModel
 from neuronfair.model.records import Records, prepare_records
+from neuronfair.parameters import renamed_field
 from neuronfair.searches.evaluate import Evaluation, Pairs, evaluate
 
 
@@ -133,11 +133,7 @@ class Rate:
         if not 0 < self.confidence < 1:
             raise NeuronFairError(f"confidence must lie between 0 and 1, got {self.confidence}")
 
-    def __getattr__(self, name: str) -> int:
-        if name == "found":
-            warnings.warn("Rate.found is now Rate.flips", DeprecationWarning, stacklevel=2)
-            return self.flips
-        raise AttributeError(f"'Rate' object has no attribute '{name}'")
+    found = renamed_field("found", "flips")
 
     @property
     def rate(self) -> float:

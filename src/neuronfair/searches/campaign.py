@@ -23,6 +23,7 @@ from neuronfair.model.blackbox import Model
 from neuronfair.model.encoding import cluster_seeds
 from neuronfair.model.network import Network
 from neuronfair.model.profile import BiasProfile, interpret
+from neuronfair.parameters import renamed_field
 from neuronfair.progress import PieceProgress, Progress, show_nothing
 from neuronfair.searches.config import SearchConfig
 from neuronfair.searches.engine import Budget, Checkpoint, PhaseRecording, PhaseResult, run_phase
@@ -44,6 +45,7 @@ class SearchCounts:
     tried: int
     findings: int
     evaluated: int
+    gsr = renamed_field("gsr", "success_rate")
 
     @staticmethod
     def of(findings: Findings) -> SearchCounts:
@@ -51,7 +53,7 @@ class SearchCounts:
         return SearchCounts(findings.tried, len(findings), findings.evaluated)
 
     @property
-    def gsr(self) -> float:
+    def success_rate(self) -> float:
         """The success rate: findings among the distinct records evaluated."""
         return self.findings / self.tried if self.tried else 0.0
 
@@ -96,27 +98,30 @@ class SearchResult:
     domain: TableDomain
     seeds: Tensor
     profile: BiasProfile | None  # a black box has none
-    first: PhaseResult
-    local: PhaseResult
+    global_phase: PhaseResult
+    local_phase: PhaseResult
     random: SearchCounts | None
     random_direction: SearchCounts | None
     health: tuple[HealthNote, ...]
+    confused = renamed_field("confused", "collision_chance")
+    first = renamed_field("first", "global_phase")
+    local = renamed_field("local", "local_phase")
     queries: int = 0  # rows that the model scored in both phases and to prepare them, twins included
 
     @property
     def findings(self) -> Findings:
         """The findings of both phases, the global ones first."""
-        return Findings.join([self.first.findings, self.local.findings])
+        return Findings.join([self.global_phase.findings, self.local_phase.findings])
 
     @property
     def total(self) -> SearchCounts:
         """The counts of both phases together."""
-        first, local = self.first.findings, self.local.findings
-        findings = self.first.finding_count + self.local.finding_count
+        first, local = self.global_phase.findings, self.local_phase.findings
+        findings = self.global_phase.finding_count + self.local_phase.finding_count
         return SearchCounts(first.tried + local.tried, findings, first.evaluated + local.evaluated)
 
     @property
-    def confused(self) -> float:
+    def collision_chance(self) -> float:
         """The chance that any record was taken for another one and not counted: 0 if keys are exact."""
         pairs = self.total.tried * (self.total.tried - 1) / 2
         return 0.0 if self.domain.keys_are_exact else -math.expm1(-pairs * COLLISION_CHANCE)
@@ -126,15 +131,14 @@ class SearchResult:
         """Whether Ctrl-C ended the search early."""
         guided = METHODS[self.config.method].gradients
         missing = self.config.controls and (self.random is None or (guided and self.random_direction is None))
-        return missing or "interrupted" in (self.first.stop, self.local.stop)
+        return missing or "interrupted" in (self.global_phase.stop, self.local_phase.stop)
 
     def _summarise_plausibility(self) -> PlausibilityFigures | None:
         """Return how plausible the findings are; None without findings, or if that is not known."""
-        if self.local.on_disk is not None:  # the first phase has at most one finding for each chain
-            return (FindingsSummary.of(self.first.findings, self.domain) + self.local.on_disk).plausibility(
-                MIN_PLAUSIBILITY
-            )
-        plausibility = torch.cat([self.first.findings.plausibility, self.local.findings.plausibility])
+        if self.local_phase.on_disk is not None:  # the first phase has at most one finding for each chain
+            summary = FindingsSummary.of(self.global_phase.findings, self.domain) + self.local_phase.on_disk
+            return summary.plausibility(MIN_PLAUSIBILITY)
+        plausibility = torch.cat([self.global_phase.findings.plausibility, self.local_phase.findings.plausibility])
         finite = plausibility[~plausibility.isnan()]
         if len(finite) == 0:
             return None
@@ -143,17 +147,17 @@ class SearchResult:
 
     def summary(self) -> SearchSummary:
         """Return the figures as plain values."""
-        first, local, total = self.first.findings, self.local.findings, self.total
-        seconds = self.first.seconds + self.local.seconds
-        on_disk = 0 if self.local.on_disk is None else self.local.on_disk.violations
+        first, local, total = self.global_phase.findings, self.local_phase.findings, self.total
+        seconds = self.global_phase.seconds + self.local_phase.seconds
+        on_disk = 0 if self.local_phase.on_disk is None else self.local_phase.on_disk.violations
         return {
             "method": self.config.method,
             "findings": total.findings,
-            "findings_global": self.first.finding_count,
-            "findings_local": self.local.finding_count,
+            "findings_global": self.global_phase.finding_count,
+            "findings_local": self.local_phase.finding_count,
             "tried": total.tried,
-            "confused": self.confused,
-            "gsr": total.gsr,
+            "confused": self.collision_chance,
+            "gsr": total.success_rate,
             "random": _control_figures(self.random),
             "lift": _compute_lift(total, self.random),
             "random_direction": _control_figures(self.random_direction),
@@ -164,18 +168,18 @@ class SearchResult:
             "seconds": seconds,
             "seconds_per_1000": 1000 * seconds / total.findings if total.findings else None,
             "rows_evaluated": total.evaluated,
-            "stop": {"global": self.first.stop, "local": self.local.stop},
+            "stop": {"global": self.global_phase.stop, "local": self.local_phase.stop},
             "health": [{"name": note.name, "seen": note.observation, "remedy": note.remedy} for note in self.health],
         }
 
 
 def _control_figures(count: SearchCounts | None) -> ControlFigures | None:
-    return None if count is None else {"tried": count.tried, "findings": count.findings, "gsr": count.gsr}
+    return None if count is None else {"tried": count.tried, "findings": count.findings, "gsr": count.success_rate}
 
 
 def _compute_lift(total: SearchCounts, control: SearchCounts | None) -> float | None:
     """Return how many times as often a search succeeds as its control."""
-    return total.gsr / control.gsr if control is not None and control.gsr else None
+    return total.success_rate / control.success_rate if control is not None and control.success_rate else None
 
 
 RANDOM_CHAINS = 4096  # rows that the random control evaluates at a time
@@ -208,7 +212,7 @@ class PhaseTask:
 
     name: str  # global, local, or random
     context: SearchContext
-    rule: Method
+    method: Method
     starts: Tensor
     budget: Budget
     origin: Tensor | None = None  # 0, 1, … by default
@@ -231,7 +235,7 @@ def in_one_piece(task: PhaseTask, workers: int = 1) -> PhaseResult:
         )
     return run_phase(
         task.context,
-        task.rule,
+        task.method,
         task.starts,
         budget=task.budget,
         origin=task.origin,
@@ -373,13 +377,13 @@ class _PhaseSequence:
         rows = len(seeds) * config.steps
         if config.instances is not None:
             rows = min(rows, config.instances)
-        method = METHODS[config.method].make(Setting(self.context, key_set, rows))
-        pilot = self._save_pilot(method.pilot, seeds)
+        phases = METHODS[config.method].make(Setting(self.context, key_set, rows))
+        pilot = self._save_pilot(phases.pilot, seeds)
         if pilot is not None and pilot.stop == "interrupted":
             return pilot, PhaseResult.not_run(self.context)
         in_global, in_local = (pilot, None) if config.global_steps else (None, pilot)
         budget = self._limit_phase(config.global_steps, in_global, findings_per_seed=1)
-        global_phase = self._run_phase("global", method.first, seeds, budget, key_set=key_set)
+        global_phase = self._run_phase("global", phases.global_phase, seeds, budget, key_set=key_set)
         first = global_phase.after(in_global)
         if first.stop == "interrupted":
             return first, PhaseResult.not_run(self.context)
@@ -390,7 +394,7 @@ class _PhaseSequence:
         # The first step of the local phase evaluates its seeds again, which are findings already.
         budget = self._limit_phase(config.steps + 1 if config.steps else 0, in_local, seconds=first.seconds)
         keep = not self.context.blind  # a control is a count only
-        local = self._run_phase("local", method.local, starts, budget, origin=origin, key_set=key_set, keep=keep)
+        local = self._run_phase("local", phases.local_phase, starts, budget, origin=origin, key_set=key_set, keep=keep)
         return first, local.after(in_local)
 
     def _limit_phase(
@@ -431,7 +435,7 @@ class _PhaseSequence:
     def _run_phase(
         self,
         name: str,
-        rule: Method,
+        method: Method,
         starts: Tensor,
         budget: Budget,
         *,
@@ -447,7 +451,7 @@ class _PhaseSequence:
             rate = findings / max(1e-9, time.perf_counter() - start_time)
             self.progress(label, completed, total, f"{findings:,} findings ({rate:,.0f} a second)")
 
-        task = PhaseTask(name, context, rule, starts, budget, origin, key_set, keep, self.recorder)
+        task = PhaseTask(name, context, method, starts, budget, origin, key_set, keep, self.recorder)
         return self.runner(task if self.progress is show_nothing else replace(task, progress=show))
 
     def _save_pilot(self, pilot: PhaseResult | None, seeds: Tensor) -> PhaseResult | None:

@@ -18,6 +18,7 @@ from neuronfair.formatting import TwinKind
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, compute_margins, include_row
 from neuronfair.model.encoding import ROWS_PER_PASS, ROWS_PER_PASS_GPU, split_families
+from neuronfair.parameters import renamed_field
 
 MAX_NUMBERS_PER_PASS = 1 << 27  # inputs of a pass at most, where rows are very wide
 ROW_MULTIPLE = 16  # rows that a processor computes at a time; it rounds the remaining rows of a batch differently
@@ -38,6 +39,7 @@ class Evaluation:
     twin_differs: Tensor  # (n, k): whether it does and gets a different decision than the row
     discriminates: Tensor  # (n,): whether members of the family get different decisions
     single_twins: Tensor | None = None  # (n, d): the twins themselves, where each row has one
+    differs = renamed_field("differs", "twin_explains_finding")
 
     def __getitem__(self, chosen: Tensor | slice) -> Evaluation:
         """Return the evaluation of some of the rows."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from neuronfair.domain.twins import Domain
 from neuronfair.model.decision import Decision, Scale, infer_scale
 from neuronfair.model.encoding import ROWS_PER_PASS
+from neuronfair.parameters import renamed_field
 
 _LINE_FIELDS = ("packed", "twin_values", "scores", "twin_scores", "origin", "step", "plausibility")
 _TENSORS = (*_LINE_FIELDS, "misses")
@@ -39,6 +40,7 @@ class Findings:
     evaluated: int = 0
     rejected: int = 0
     plausibility: Tensor = field(default_factory=lambda: torch.empty(0))  # (f,) of each record; NaN: not known
+    gsr = renamed_field("gsr", "success_rate")
 
     def __post_init__(self) -> None:
         if len(self.plausibility) == 0:
@@ -54,7 +56,7 @@ class Findings:
         return self.packed.long()
 
     @property
-    def gsr(self) -> float:
+    def success_rate(self) -> float:
         """The share of distinct evaluated records that are findings; 0 if none was evaluated."""
         return len(self) / self.tried if self.tried else 0.0
 

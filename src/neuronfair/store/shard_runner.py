@@ -234,7 +234,7 @@ def _run_shard(shared: _SharedPhase, shard: ShardStore, note: PieceProgress) -> 
     )
     return run_phase(
         task.context,
-        task.rule,
+        task.method,
         task.starts[chosen],
         budget=task.budget,
         origin=origin[chosen],

@@ -53,7 +53,7 @@ def check_method(name: str) -> None:
 
 
 STEPS = 12
-PHASES = ("first", "local")
+PHASES = ("global", "local")
 ROWS = 32_000  # rows that a method is prepared for: enough for a pilot
 FINDING_FIELDS = ("rows", "twin_values", "scores", "twin_scores", "origin", "step", "misses")  # of findings
 
@@ -131,7 +131,7 @@ def run_spied(
     name: str, example: str, phase: str, budget: Budget | None = None, **options: Any
 ) -> tuple[PhaseResult, Spy]:
     """Run one phase of a method on a case, and return its result and its record."""
-    spy = Spy(getattr(_prepare_phases(name, example), phase))
+    spy = Spy(getattr(_prepare_phases(name, example), f"{phase}_phase"))
     seeds = options.pop("seeds", case(example).starts(phase))
     return run_phase(case(example).context, spy, seeds, budget=budget or Budget(STEPS), **options), spy
 
@@ -191,8 +191,8 @@ def findings_satisfy_definition_1(name: str, example: str) -> None:
         return  # it is refused
     outcome = cached_search(name, example)
     findings = outcome.findings
-    assert len(outcome.first.findings) > 0
-    assert len(outcome.local.findings) > 0 or example == "plain"
+    assert len(outcome.global_phase.findings) > 0
+    assert len(outcome.local_phase.findings) > 0 or example == "plain"
     rows, twins = findings.rows, findings.twins(domain)
     assert domain.valid(rows).all()
     assert domain.valid(twins).all()
@@ -221,7 +221,7 @@ def a_network_that_decides_nothing_gives_no_findings(name: str) -> None:
     module = nn.Sequential(first, nn.ReLU(), linear([[0.0] * 6] * 2, [1.0, 0.0]))
     outcome = search(network(module, domain), domain, rows, SearchConfig(name, CHAINS, STEPS, STEPS), seeds=rows)
     assert len(outcome.findings) == 0
-    assert outcome.first.findings.evaluated == CHAINS * STEPS
+    assert outcome.global_phase.findings.evaluated == CHAINS * STEPS
     assert [note.name for note in outcome.health][:1] == ["constant-decision"]
     assert (outcome.random is None, outcome.interrupted) == (False, False)
 

@@ -111,7 +111,7 @@ class ExampleCase:
 
     def starts(self, phase: str) -> Tensor:
         """Return the rows that a phase starts from; in the local phase all of them discriminate."""
-        return self.seeds if phase == "first" else self.rows[self.split][:CHAINS]
+        return self.seeds if phase == "global" else self.rows[self.split][:CHAINS]
 
 
 @cache

@@ -509,8 +509,8 @@ def assemble(
 
 def _report_search(search: TextSearch) -> reports.TextSearchReport:
     count, controls = search.count, (search.random, search.random_direction)
-    rates = (None if control is None else control.gsr for control in controls)
-    return reports.TextSearchReport(search.method, count.findings, count.tried, count.gsr, *rates)
+    rates = (None if control is None else control.success_rate for control in controls)
+    return reports.TextSearchReport(search.method, count.findings, count.tried, count.success_rate, *rates)
 
 
 def _choose_worst(stages: TextStages, pairs: measure.TextPairs) -> list[reports.TextFinding]:

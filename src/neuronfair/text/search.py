@@ -101,20 +101,21 @@ def _run_both_phases(
 ) -> tuple[Findings, bool]:
     """Run the global and the local phase of a method; return all findings, and whether Ctrl-C ended it."""
     evaluated = KeySet(context.domain.device)
-    rules = METHODS[method].make(Setting(context, evaluated, len(seeds) * steps))
-    parts = [] if rules.pilot is None else [rules.pilot.findings]
+    phases = METHODS[method].make(Setting(context, evaluated, len(seeds) * steps))
+    parts = [] if phases.pilot is None else [phases.pilot.findings]
 
     def show_progress(completed: int, total: int, findings: int) -> None:
         progress(f"{method}: searching", completed, total, f"{findings:,} found")
 
     budget = Budget(steps, findings_per_seed=1)
-    first = run_phase(context, rules.first, seeds, budget=budget, key_set=evaluated, progress=show_progress)
+    first = run_phase(context, phases.global_phase, seeds, budget=budget, key_set=evaluated, progress=show_progress)
     parts.append(first.findings)
     local: PhaseResult | None = None
     if first.stop != "interrupted" and len(first.findings):
         starts, origin = first.findings.rows, first.findings.origin
+        budget = Budget(steps)
         local = run_phase(
-            context, rules.local, starts, budget=Budget(steps), origin=origin, key_set=evaluated, progress=show_progress
+            context, phases.local_phase, starts, budget=budget, origin=origin, key_set=evaluated, progress=show_progress
         )
         parts.append(local.findings)
     return Findings.join(parts), "interrupted" in (first.stop, local and local.stop)

@@ -309,7 +309,7 @@ def test_guidance_beats_the_blind_walk():
     for blind in (False, True):
         context = networks.context(module, domain, blind=blind)
         found = run_phase(context, Frontier().prepare(context)[0], seeds, budget=Budget(steps=50)).findings
-        rates[blind] = found.gsr
+        rates[blind] = found.success_rate
     assert rates[False] > 2 * rates[True]
 
 

@@ -240,14 +240,14 @@ def test_it_finds_more_than_random_people_whatever_the_model_says(ask, decision)
     context = made(ask, decision)
     outcome = search(context.network, DOMAIN, networks.uniform_rows(DOMAIN, 100), SearchConfig("frontier-free", 20, 40,
                    decision=decision))  # fmt: skip
-    assert outcome.total.gsr > 1.5 * outcome.random.gsr > 0
+    assert outcome.total.success_rate > 1.5 * outcome.random.success_rate > 0
 
 
 def test_two_sensitive_attributes_are_no_obstacle():
     domain = DOMAIN.with_sensitive("s", "b")
     context = made(margins, domain=domain)
     outcome = search(context.network, domain, networks.uniform_rows(domain, 100), SearchConfig("frontier-free", 20, 40))
-    assert outcome.total.gsr >= outcome.random.gsr > 0
+    assert outcome.total.success_rate >= outcome.random.success_rate > 0
     assert np.isin(outcome.findings.rows[:, 1].numpy(), range(4)).all()
 
 

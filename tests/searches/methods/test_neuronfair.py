@@ -440,8 +440,8 @@ def test_the_middle_rung_is_the_algorithm_of_the_paper():
         assert (phase.loss, phase.layer, phase.momentum) == ("dynamic", "worst", momentum)
         assert (phase.extra_share, phase.moved_attributes) == (0.05, "all")
     printed = METHODS["neuronfair-printed"].make(None)
-    assert first == replace(printed.first, kick=True)
-    assert local == replace(printed.local, after_miss="reset", sign="random", choice="inverse")
+    assert first == replace(printed.global_phase, kick=True)
+    assert local == replace(printed.local_phase, after_miss="reset", sign="random", choice="inverse")
 
 
 def test_the_old_name_works_and_says_so():

@@ -326,9 +326,9 @@ def test_both_phases_beat_random_rows():
     budget = Budget(steps=30, findings_per_seed=1)
     chance = run_phase(context, Uniform(), seeds, budget=budget).findings
     first = run_phase(context, SymbGen(samples=200), seeds, budget=budget).findings
-    assert first.gsr > 5 * chance.gsr
+    assert first.success_rate > 5 * chance.success_rate
     local = run_phase(context, SymbGen(True, samples=200), first.rows, budget=Budget(30), origin=first.origin).findings
-    assert local.gsr > 5 * chance.gsr
+    assert local.success_rate > 5 * chance.success_rate
 
 
 def test_a_constant_network_has_no_findings():

@@ -1,16 +1,16 @@
-"""The search methods by name, each with the rules of two phases: one instance per seed first, then many near it."""
+"""The search methods by name, each with two phases: one instance per seed first, then many near it."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from neuronfair.errors import NeuronFairError, did_you_mean
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.network import Network
+from neuronfair.parameters import accept_old_names, renamed_field
 from neuronfair.searches.config import load_registered
 from neuronfair.searches.engine import PhaseResult
 from neuronfair.searches.keys import KeySet
@@ -25,12 +25,18 @@ from neuronfair.searches.methods.neuronfair import NeuronFair
 from neuronfair.searches.methods.symbgen import SymbGen
 
 
-class Phases(NamedTuple):
-    """The rules of the two phases of a method, and the result of its pilot, if there was one."""
+@dataclass(frozen=True)
+class Phases:
+    """The two phases of a method, and the result of its pilot, if there was one."""
 
-    first: Method  # global: until every chain has met one discriminatory row
-    local: Method
+    global_phase: Method  # until every chain has met one discriminatory row
+    local_phase: Method
     pilot: PhaseResult | None = None
+    first = renamed_field("first", "global_phase")
+    local = renamed_field("local", "local_phase")
+
+
+accept_old_names(Phases, {"first": "global_phase", "local": "local_phase"})
 
 
 @dataclass(frozen=True)
@@ -51,15 +57,15 @@ def _neuronfair_printed(_: Setting) -> Phases:
 
 def _neuronfair(_: Setting) -> Phases:
     # The steps of the authors' program, and the return after a miss, which the printed counts require.
-    local = NeuronFair(local=True, momentum=0.05, refresh=50, after_miss="reset", sign="random", choice="inverse")
-    return Phases(NeuronFair(kick=True), local)
+    local_phase = NeuronFair(local=True, momentum=0.05, refresh=50, after_miss="reset", sign="random", choice="inverse")
+    return Phases(NeuronFair(kick=True), local_phase)
 
 
 def _neuronfair_plus(_: Setting) -> Phases:
     # The best settings as measured: docs/results.md.
-    first = NeuronFair(loss="decision", momentum=0.0, extra_share=0.5, moved_attributes="some", kick=True)
-    local = replace(first, local=True, refresh=50, after_miss="reset", sign="random", choice="margin_loss")
-    return Phases(first, local)
+    global_phase = NeuronFair(loss="decision", momentum=0.0, extra_share=0.5, moved_attributes="some", kick=True)
+    local_phase = replace(global_phase, local=True, refresh=50, after_miss="reset", sign="random", choice="margin_loss")
+    return Phases(global_phase, local_phase)
 
 
 def _frontier(setting: Setting) -> Phases:
@@ -74,14 +80,19 @@ def _frontier_free(setting: Setting) -> Phases:
     return Phases(method, method, pilot)
 
 
-class MethodEntry(NamedTuple):
+@dataclass(frozen=True)
+class MethodEntry:
     """A method in the list: how to prepare it, and what it needs."""
 
     make: Callable[[Setting], Phases]
     gradients: bool = True  # a black box has none
     neurons: bool = False  # a linear model has none
     boundary: bool = False  # between decisions; a tolerance has none
-    pictures: str | None = None  # the name of its global phase as a method for images, if it is one
+    image_method: str | None = None  # the name of its global phase as a method for images, if it is one
+    pictures = renamed_field("pictures", "image_method")
+
+
+accept_old_names(MethodEntry, {"pictures": "image_method"})
 
 
 class Methods(Mapping[str, MethodEntry]):
@@ -113,10 +124,10 @@ _BUILT_IN = {
     "frontier": MethodEntry(_frontier),
     "neuronfair-plus": MethodEntry(_neuronfair_plus, neurons=True),
     "neuronfair": MethodEntry(_neuronfair, neurons=True),
-    "neuronfair-printed": MethodEntry(_neuronfair_printed, neurons=True, pictures="neuronfair"),
-    "eidig5": MethodEntry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=5)), boundary=True, pictures="eidig"),
+    "neuronfair-printed": MethodEntry(_neuronfair_printed, neurons=True, image_method="neuronfair"),
+    "eidig5": MethodEntry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=5)), boundary=True, image_method="eidig"),
     "eidiginf": MethodEntry(lambda _: Phases(EidigGlobal(), EidigLocal(interval=None)), boundary=True),
-    "adf": MethodEntry(lambda _: Phases(Adf(), Adf(local=True)), boundary=True, pictures="adf"),
+    "adf": MethodEntry(lambda _: Phases(Adf(), Adf(local=True)), boundary=True, image_method="adf"),
     "frontier-free": MethodEntry(_frontier_free, gradients=False),
     "symbgen": MethodEntry(lambda _: Phases(SymbGen(), SymbGen(local=True)), gradients=False),
     "expga": MethodEntry(lambda _: Phases(ExpgaGlobal(), ExpgaLocal()), gradients=False),
