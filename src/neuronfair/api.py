@@ -507,9 +507,9 @@ def _batch_test(data: Any, source: ModelSource, domain: Any, sensitive: Any, tar
     return BatchTest(source, head, audit_input.data.domain)
 
 
-@named_options({"counterparts": "counterfactuals"})
+@named_options({"counterparts": "counterfactuals", "network": "model"})
 def search(
-    network: Model,
+    model: Model,
     domain: TableDomain,
     rows: Tensor,
     config: SearchConfig | None = None,
@@ -533,7 +533,7 @@ def search(
     systems other than Linux, for functions as models, and for short searches.
     """
     return campaign.search(
-        network,
+        model,
         domain,
         rows,
         config,

@@ -55,7 +55,9 @@ def test_the_usual_methods_can_be_recorded():
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_step_that_may_be_recorded_asks_the_host_nothing(name, monkeypatch):
     for module in (frontier, neuronfair):
-        monkeypatch.setattr(module, "renew_state", lambda marked, old, make: select_state(marked, make(slice(None)), old))
+        monkeypatch.setattr(
+            module, "renew_state", lambda marked, old, make: select_state(marked, make(slice(None)), old)
+        )
     context, rule, state = local(name)
     for t in range(12):
         if rule.graph_key(t) is None:

@@ -154,9 +154,9 @@ class Comparison:
         return result
 
 
-@named_options()
+@named_options({"network": "model"})
 def compare_methods(
-    network: Model,
+    model: Model,
     domain: TableDomain,
     rows: Tensor,
     methods: Sequence[str],
@@ -178,13 +178,13 @@ def compare_methods(
     if not methods or repeats < 1:
         raise NeuronFairError("a comparison needs one method and one run seed, at least")
     for method in methods:
-        check_method(method, network, config.decision)
+        check_method(method, model, config.decision)
     domain = with_twins(domain, rows, config.twins)
     runs = []
     for seed in range(config.seed, config.seed + repeats):
-        seeds = cluster_seeds(network.encoding, rows, config.seeds, seed=seed)
+        seeds = cluster_seeds(model.encoding, rows, config.seeds, seed=seed)
         runs += [_SearchJob(replace(config, method=method, seed=seed), seeds) for method in methods]
-    lines = list(_run_methods(network, domain, rows, runs, progress or show_nothing, pool, opens))
+    lines = list(_run_methods(model, domain, rows, runs, progress or show_nothing, pool, opens))
     is_interrupted = len(lines) < len(runs)
     evaluated = max((int(line.figures["rows_evaluated"] or 0) for line in lines), default=0)
     populations: tuple[Population | Tensor | PopulationModel, ...] = ()
@@ -192,7 +192,7 @@ def compare_methods(
         populations = (rows, fit_population(domain, rows, seed=config.seed), "domain")
     samples = min(MAX_RANDOM_RECORDS, max(MIN_RANDOM_RECORDS, evaluated))
     rates = tuple(
-        flip_rate(network, domain, population=population, samples=samples, decision=config.decision, seed=config.seed)
+        flip_rate(model, domain, population=population, samples=samples, decision=config.decision, seed=config.seed)
         for population in populations
     )
     result = Comparison(config, len(runs[0].seeds), rates, tuple(lines), is_interrupted)

@@ -157,7 +157,7 @@ class Subgroup:
 
 
 def learn_subgroups(
-    network: Model,
+    model: Model,
     domain: TableDomain,
     findings: Tensor,
     overall: Rate,
@@ -187,8 +187,8 @@ def learn_subgroups(
         records = records[:samples]
     else:
         records = (population or domain).sample(samples, generator)
-    parts = zip(*split_families(network.encoding, domain, records), strict=True)
-    discriminated = torch.cat([evaluate(network, domain, part, decision).discriminates for (part,) in parts])
+    parts = zip(*split_families(model.encoding, domain, records), strict=True)
+    discriminated = torch.cat([evaluate(model, domain, part, decision).discriminates for (part,) in parts])
     rules = _learn_rules(domain, records, discriminated, findings, generator)
     sources: list[tuple[TableDomain, Population | Tensor, float]]
     if others is not None:
@@ -204,7 +204,7 @@ def learn_subgroups(
         if not share:  # no record meets it
             continue
         rate = flip_rate(
-            network,
+            model,
             view,
             population=population_source,
             samples=samples,

@@ -166,7 +166,7 @@ class Until:
 
 
 def flip_rate(
-    network: Model | OpenedModel,
+    model: Model | OpenedModel,
     domain: TableDomain,
     *,
     population: Population | Tensor | PopulationModel | Dataset | Records = "domain",
@@ -196,14 +196,14 @@ def flip_rate(
     limit, error = (samples.samples, samples.error) if isinstance(samples, Until) else (samples, None)
     if limit < 1:
         raise NeuronFairError(f"samples must be 1 or more, got {limit}")
-    network, domain, population = _read_original_cells(network, domain, population)
+    model, domain, population = _read_original_cells(model, domain, population)
     name, draw, total = _open_population(domain, population, limit, seed)
     looks = (total,) if error is None else _plan_looks(total)
-    tally = DirectionTally(domain, find_favourable_class(domain, decision or Decision(), network.outputs))
+    tally = DirectionTally(domain, find_favourable_class(domain, decision or Decision(), model.outputs))
     flips = sampled = 0
     for sample_size in looks:
-        for (part,) in zip(*split_families(network.encoding, domain, torch.arange(sampled, sample_size)), strict=True):
-            evaluation = evaluate(network, domain, draw(part), decision)
+        for (part,) in zip(*split_families(model.encoding, domain, torch.arange(sampled, sample_size)), strict=True):
+            evaluation = evaluate(model, domain, draw(part), decision)
             flips += int(evaluation.discriminates.sum())
             tally.add(evaluation)
             sampled += len(part)
@@ -225,7 +225,7 @@ class PairRate:
 
 
 def plausible_pair_rate(
-    network: Model | OpenedModel,
+    model: Model | OpenedModel,
     pairs: TableDomain,
     population: Tensor | Dataset | Records,
     *,
@@ -241,7 +241,7 @@ def plausible_pair_rate(
     a plausible twin. `pairs` is a domain with plausible twins (`with_plausible_twins`). Records are sampled and
     scored as in `flip_rate`.
     """
-    model, domain, rows = _read_original_cells(network, replace(pairs, twinning=ATTRIBUTE_FLIPS), population)
+    model, domain, rows = _read_original_cells(model, replace(pairs, twinning=ATTRIBUTE_FLIPS), population)
     check_rows(domain, rows, "flip rate over plausible pairs")
     tally = DirectionTally(domain, find_favourable_class(domain, decision or Decision(), model.outputs))
     flip_domain = replace(domain, rules=(), twinning=ATTRIBUTE_FLIPS)  # also the invalid twins, to count them
@@ -266,14 +266,14 @@ def plausible_pair_rate(
 
 
 def _read_original_cells(
-    network: Model | OpenedModel, domain: TableDomain, population: _PopulationType | Dataset | Records
+    model: Model | OpenedModel, domain: TableDomain, population: _PopulationType | Dataset | Records
 ) -> tuple[Model, TableDomain, _PopulationType | Tensor]:
     """Return what measures a population: for a data set, a model that reads its original cells where it can."""
     if isinstance(population, Dataset):
-        population = prepare_records(network, replace(population, domain=domain))
+        population = prepare_records(model, replace(population, domain=domain))
     if isinstance(population, Records):
         return population.model, population.data.domain, population.data.rows
-    return network.model if isinstance(network, OpenedModel) else network, domain, population
+    return model.model if isinstance(model, OpenedModel) else model, domain, population
 
 
 def _plan_looks(total: int) -> tuple[int, ...]:

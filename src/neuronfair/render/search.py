@@ -42,7 +42,7 @@ from neuronfair.store.run import Run
 MAX_EXAMPLES = 3
 
 
-def compose_search(outcome: SearchResult, network: Model, folder: Path, replay: Sequence[str] = ()) -> RenderableType:
+def compose_search(outcome: SearchResult, model: Model, folder: Path, replay: Sequence[str] = ()) -> RenderableType:
     """Return the metrics of a search next to its controls, the worst findings in words, and where everything is.
 
     `replay` is what `neuronfair show` must be told to open the model again.
@@ -85,7 +85,7 @@ def compose_search(outcome: SearchResult, network: Model, folder: Path, replay: 
         lines.append("Interrupted: what was found is kept. The same command resumes from here.")
     other_notes = [note for note in outcome.health if note not in guidance_notes]
     lines += [f"Health check {note.name}: {note.observation} {note.remedy}" for note in other_notes]
-    lines += describe_examples(outcome, network)
+    lines += describe_examples(outcome, model)
     command = shlex.join(["neuronfair", "show", str(folder), "0", *replay])
     lines.append(f"All findings: {folder} (Parquet). One of them in words: {command}")
     return Group(table, *lines)
@@ -109,10 +109,10 @@ def _format_counts(figures: ControlFigures | SearchSummary) -> tuple[str, str, s
     return f"{figures['tried']:,}", f"{figures['findings']:,}", percent(figures["gsr"])
 
 
-def describe_examples(outcome: SearchResult, network: Model) -> list[str]:
+def describe_examples(outcome: SearchResult, model: Model) -> list[str]:
     """Return the findings with the widest score gap, shrunk to the smallest change from their seed row, in words."""
     domain, decision = outcome.domain, outcome.config.decision
-    pairs, seeds = shrink_examples(outcome, network, MAX_EXAMPLES)
+    pairs, seeds = shrink_examples(outcome, model, MAX_EXAMPLES)
     if len(seeds) == 0:
         return []
     scale = outcome.findings.scale(decision, outcome.config.scale)
@@ -157,7 +157,7 @@ def describe_decisions(
     return f"{text} ({basis})", f"{twin_text} ({twin_basis})"
 
 
-def compose_replay(run: Run, network: Model, number: int, *, same_weights: bool) -> RenderableType:
+def compose_replay(run: Run, model: Model, number: int, *, same_weights: bool) -> RenderableType:
     """Return one finding in words, as it was found and as the network decides now.
 
     If it is one of the worst of an audit, the person follows as the audit shows it: nearer to a record.
@@ -165,7 +165,7 @@ def compose_replay(run: Run, network: Model, number: int, *, same_weights: bool)
     findings, domain, config = run.findings(), run.domain, run.manifest["plan"]
     finding, decision = findings[number : number + 1], Decision(**config["decision"])
     scale = findings.scale(decision, config.get("scale"))
-    pair = _evaluate(network, finding.rows[0], finding.twins(domain)[0])
+    pair = _evaluate(model, finding.rows[0], finding.twins(domain)[0])
     source, sentence = "the pilot", "It was found from a random record."
     if int(finding.origin) != NO_SEED:
         changes = describe_changes(domain, domain.clip(run.seeds[finding.origin])[0], pair.row) or "nothing"
@@ -175,7 +175,7 @@ def compose_replay(run: Run, network: Model, number: int, *, same_weights: bool)
         *_describe_pair(domain, decision, scale, pair),
         sentence,
     ]
-    if (counts := count_flips_of_drawn_twins(network, domain, finding.rows, decision)) is not None:
+    if (counts := count_flips_of_drawn_twins(model, domain, finding.rows, decision)) is not None:
         flips, total = map(int, counts)
         share = f"{percent(flips / total if total else None)} ({flips})"
         lines.append(f"Of {total} counterfactual twins drawn for this person, {share} get a different decision.")
@@ -184,15 +184,15 @@ def compose_replay(run: Run, network: Model, number: int, *, same_weights: bool)
     weights = f"{'the same' if same_weights else 'other'} weights"
     lines.append(f"Evaluated again with {weights}: {_describe_state(pair, decision)}")
     if (rows := read_shrunk_pair(run, number)) is not None:
-        shrunk = _evaluate(network, *rows)
+        shrunk = _evaluate(model, *rows)
         lines += ["Shrunk, as it was reported:", *_describe_pair(domain, decision, scale, shrunk)]
         lines.append(f"Shrunk, {_describe_state(shrunk, decision)}")
     return Group(*lines)
 
 
-def _evaluate(network: Model, row: Tensor, twin: Tensor) -> phrases.DescribedPair:
+def _evaluate(model: Model, row: Tensor, twin: Tensor) -> phrases.DescribedPair:
     """Return a pair with the scores that the model gives it now."""
-    scores, twin_scores = network.scores(torch.stack([row, twin]))
+    scores, twin_scores = model.scores(torch.stack([row, twin]))
     if not (scores.isfinite().all() and twin_scores.isfinite().all()):
         raise ModelError("the network gives NaN or infinite scores for this finding. Check its weights")
     return phrases.DescribedPair(row, twin, scores, twin_scores)

@@ -254,7 +254,7 @@ class FitArgs(TypedDict, total=False):
 
 
 def search(
-    network: Model,
+    model: Model,
     domain: TableDomain,
     rows: Tensor,
     config: SearchConfig | None = None,
@@ -271,19 +271,19 @@ def search(
     seeds. `runner` runs the phases, for instance in several processes or on a cluster
     (`store.shard_runner.ShardRunner`); the findings do not depend on it. `neuronfair.search` describes the rest.
     """
-    config, queries_before = config or SearchConfig(), network.rows_forward
-    _check_search(network, domain, config)
-    context, twin_domain = _prepare_search(network, domain, rows, config, **fitted)
+    config, queries_before = config or SearchConfig(), model.rows_forward
+    _check_search(model, domain, config)
+    context, twin_domain = _prepare_search(model, domain, rows, config, **fitted)
     context, search_domain, seeds = _choose_seeds(context, twin_domain, rows, config, seeds)
     health = check_health(context, seeds, rows) if len(seeds) else ()
-    if context.exact.outputs != network.outputs:  # computed here, so that a model without float64 fails early
+    if context.exact.outputs != model.outputs:  # computed here, so that a model without float64 fails early
         raise ModelError("in float64, in which findings are checked, the module gives another number of scores")
     if recorder is not None:
         recorder.begin(seeds, context.population, counterfactuals_of(search_domain))
     phases = _PhaseSequence(config, context, runner, progress or show_nothing, recorder)
     with _keep_findings(recorder):
         first, local = phases.run_phases(seeds)
-        queries = network.rows_forward - queries_before
+        queries = model.rows_forward - queries_before
         outcome = SearchResult(config, search_domain, seeds, context.profile, first, local, None, None, health, queries)
         if not config.controls or "interrupted" in (first.stop, local.stop):
             return outcome
@@ -299,23 +299,23 @@ def search(
 
 
 def random_directions(
-    network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, *, seeds: Tensor, **fitted: Unpack[FitArgs]
+    model: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, *, seeds: Tensor, **fitted: Unpack[FitArgs]
 ) -> SearchCounts | None:
     """Return the counts of a method with noise in place of gradients, without the search itself; None on Ctrl-C."""
-    _check_search(network, domain, config)
-    context, _ = _prepare_search(network, domain, rows, config, **fitted)
+    _check_search(model, domain, config)
+    context, _ = _prepare_search(model, domain, rows, config, **fitted)
     return _PhaseSequence(config, context).random_directions(seeds)
 
 
-def _check_search(network: Model, domain: TableDomain, config: SearchConfig) -> None:
-    config.decision.check(network.outputs)
-    check_method(config.method, network, config.decision)
+def _check_search(model: Model, domain: TableDomain, config: SearchConfig) -> None:
+    config.decision.check(model.outputs)
+    check_method(config.method, model, config.decision)
     if not bool(domain.changeable.any()):
         raise NeuronFairError(f"{domain.name}: every attribute is sensitive, so a search has nothing to change")
 
 
 def _prepare_search(
-    network: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, **fitted: Unpack[FitArgs]
+    model: Model, domain: TableDomain, rows: Tensor, config: SearchConfig, **fitted: Unpack[FitArgs]
 ) -> tuple[SearchContext, TableDomain]:
     """Return what the methods may look at, and the domain with its twins."""
     accepted = FitArgs.__annotations__
@@ -323,10 +323,10 @@ def _prepare_search(
         raise TypeError(f"search() got an unexpected keyword argument '{name}'. {did_you_mean(name, accepted)}")
     twin_domain = with_twins(domain, rows, config.twins, fitted.get("counterfactuals"))
     profile, population = fitted.get("profile"), fitted.get("population")
-    if profile is None and isinstance(network, Network) and network.layers:
-        profile = interpret(network, twin_domain, rows)
+    if profile is None and isinstance(model, Network) and model.layers:
+        profile = interpret(model, twin_domain, rows)
     draws, step_sizes = Draws(config.seed, "global"), StepSizes.of(twin_domain, rows)
-    context = SearchContext(network, twin_domain, config.decision, draws, profile, population, step_sizes=step_sizes)
+    context = SearchContext(model, twin_domain, config.decision, draws, profile, population, step_sizes=step_sizes)
     return context, twin_domain
 
 

@@ -18,7 +18,7 @@ from neuronfair.formatting import TwinKind
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision, compute_margins, include_row
 from neuronfair.model.encoding import ROWS_PER_PASS, ROWS_PER_PASS_GPU, split_families
-from neuronfair.parameters import renamed_field
+from neuronfair.parameters import named_options, renamed_field
 
 MAX_NUMBERS_PER_PASS = 1 << 27  # inputs of a pass at most, where rows are very wide
 ROW_MULTIPLE = 16  # rows that a processor computes at a time; it rounds the remaining rows of a batch differently
@@ -155,19 +155,20 @@ class Pairs(NamedTuple):
     twin_scores: Tensor  # (n, outputs)
 
 
+@named_options({"network": "model"})
 def evaluate(
-    network: Model, domain: Domain, rows: Tensor, decision: Decision | None = None, *, checked: bool = True
+    model: Model, domain: Domain, rows: Tensor, decision: Decision | None = None, *, checked: bool = True
 ) -> Evaluation:
     """Score rows and all their twins and compare the decisions (Definition 1).
 
-    Passes through the network are bounded, so memory does not grow with the columns of the twins. Scores that are NaN
+    Passes through the model are bounded, so memory does not grow with the columns of the twins. Scores that are NaN
     or infinite are an error; the engine checks for them itself (`checked=False`).
     """
     decision = decision or Decision()
-    decision.check(network.outputs)
+    decision.check(model.outputs)
     max_rows = ROWS_PER_PASS if rows.device.type == "cpu" else ROWS_PER_PASS_GPU
-    size = min(max_rows, MAX_NUMBERS_PER_PASS // math.prod(network.encoding.shape)) // len(domain.sensitive_values)
-    parts = [_family(network, domain, part) for part in torch.split(rows, in_full_batches(size))]
+    size = min(max_rows, MAX_NUMBERS_PER_PASS // math.prod(model.encoding.shape)) // len(domain.sensitive_values)
+    parts = [_family(model, domain, part) for part in torch.split(rows, in_full_batches(size))]
     family, valid, single_twins = parts[0] if len(parts) == 1 else _join_parts(parts)
     twin_differs = decision.twins_differ(family) & valid
     # Two counterfactual twins of a record that differ from each other say nothing about the record.
@@ -193,11 +194,11 @@ def in_full_batches(size: int) -> int:
     return max(1, size - size % ROW_MULTIPLE if size > ROW_MULTIPLE else size)
 
 
-def _family(network: Model, domain: Domain, rows: Tensor) -> _Part:
+def _family(model: Model, domain: Domain, rows: Tensor) -> _Part:
     """Return the scores of rows and their twins, which twins exist, and the twins if each row has only one."""
     twins, valid = domain.twins(rows)
     family = torch.cat([rows[:, None], twins], 1)  # (n, 1 + k, d)
-    scores = network.scores(family.flatten(0, 1)).view(*family.shape[:2], network.outputs)
+    scores = model.scores(family.flatten(0, 1)).view(*family.shape[:2], model.outputs)
     return scores, valid, twins[:, 0] if twins.shape[1] == 1 else None
 
 
@@ -229,7 +230,7 @@ def counterfactuals_of(domain: TableDomain) -> CounterfactualTwins | None:
 
 
 def count_flips_of_drawn_twins(
-    network: Model, domain: TableDomain, rows: Tensor, decision: Decision
+    model: Model, domain: TableDomain, rows: Tensor, decision: Decision
 ) -> tuple[Tensor, Tensor] | None:
     """Return how many of the twins drawn for each record get a different decision, and how many were drawn: (n,) each.
 
@@ -239,10 +240,10 @@ def count_flips_of_drawn_twins(
     if counterfactuals is None:
         return None
     parts = [(rows.new_zeros(0), rows.new_zeros(0))]
-    for (part,) in zip(*split_families(network.encoding, domain, rows), strict=True):
-        scores, flips, drawn_counts = network.scores(part), part.new_zeros(len(part)), part.new_zeros(len(part))
+    for (part,) in zip(*split_families(model.encoding, domain, rows), strict=True):
+        scores, flips, drawn_counts = model.scores(part), part.new_zeros(len(part)), part.new_zeros(len(part))
         for twins, valid in counterfactuals.draw(domain, part):
-            twin_scores = network.scores(twins.flatten(0, 1)).view(*valid.shape, network.outputs)
+            twin_scores = model.scores(twins.flatten(0, 1)).view(*valid.shape, model.outputs)
             flips += (decision.differ(scores[:, None], twin_scores) & valid).sum(1)
             drawn_counts += valid.sum(1)
         parts.append((flips, drawn_counts))

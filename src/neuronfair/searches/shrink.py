@@ -13,6 +13,7 @@ from neuronfair.errors import NeuronFairError
 from neuronfair.model.blackbox import Model
 from neuronfair.model.decision import Decision
 from neuronfair.model.encoding import split_families
+from neuronfair.parameters import named_options
 from neuronfair.searches.campaign import SearchResult
 from neuronfair.searches.evaluate import Pairs, evaluate
 from neuronfair.searches.findings import NO_SEED
@@ -20,9 +21,8 @@ from neuronfair.searches.findings import NO_SEED
 STEPS_PER_RANGE = 256  # bisection ends at a 256th of an attribute's range: finer steps cost calls and show no more
 
 
-def shrink(
-    network: Model, domain: TableDomain, rows: Tensor, seeds: Tensor, decision: Decision | None = None
-) -> Tensor:
+@named_options({"network": "model"})
+def shrink(model: Model, domain: TableDomain, rows: Tensor, seeds: Tensor, decision: Decision | None = None) -> Tensor:
     """Return for each finding a row that still discriminates, as near to its seed as possible: (n, d).
 
     First whole attributes are reset to the seed, the most changed ones first; then ordered attributes are moved
@@ -35,8 +35,8 @@ def shrink(
     def is_finding(trials: Tensor) -> Tensor:
         valid = domain.valid(trials)
         chosen = valid.nonzero()[:, 0]
-        for (part,) in zip(*split_families(network.encoding, domain, chosen), strict=True):
-            valid[part] = evaluate(network, domain, trials[part], decision).discriminates
+        for (part,) in zip(*split_families(model.encoding, domain, chosen), strict=True):
+            valid[part] = evaluate(model, domain, trials[part], decision).discriminates
         return valid
 
     result, goals = rows.clone(), domain.clip(seeds)
@@ -94,7 +94,7 @@ def _bisect(rows: Tensor, goals: Tensor, domain: TableDomain, is_finding: _Check
 MAX_EXAMPLE_CANDIDATES = 10_000  # findings with the widest gaps, among which the examples are chosen
 
 
-def shrink_examples(outcome: SearchResult, network: Model, count: int) -> tuple[Pairs, Tensor]:
+def shrink_examples(outcome: SearchResult, model: Model, count: int) -> tuple[Pairs, Tensor]:
     """Return the findings with the widest score gaps, shrunk, one for each seed at most, and the seeds' own rows."""
     findings, domain, decision = outcome.findings, outcome.domain, outcome.config.decision
     findings = findings[findings.origin != NO_SEED]
@@ -103,5 +103,5 @@ def shrink_examples(outcome: SearchResult, network: Model, count: int) -> tuple[
     _, first = np.unique(worst.origin.cpu().numpy(), return_index=True)
     worst = worst[torch.from_numpy(np.sort(first)[:count]).to(domain.device)]
     seeds = domain.clip(outcome.seeds[worst.origin])
-    rows = shrink(network, domain, worst.rows, seeds, decision)
-    return evaluate(network, domain, rows, decision).pairs(), seeds
+    rows = shrink(model, domain, worst.rows, seeds, decision)
+    return evaluate(model, domain, rows, decision).pairs(), seeds

@@ -207,14 +207,14 @@ class AttributeAudit:
             self.report = replace(self.report, health=health)
 
 
-def rank_attributes(network: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> list[int]:
+def rank_attributes(model: Model, domain: TableDomain, rows: Tensor, decision: Decision) -> list[int]:
     """Return the columns, the one first whose value moves the scores of a few rows most when it is another row's."""
     rows = domain.clip(rows[:IMPORTANCE_ROWS])
     d = len(domain.attributes)
     mixed = rows.repeat(d, 1, 1)  # (d, n, d): in copy c, column c is taken from another row
     columns = torch.arange(d, device=rows.device)
     mixed[columns, :, columns] = rows.roll(1, 0).T
-    scores = score_in_batches(network, torch.cat([rows, mixed.flatten(0, 1)]))
+    scores = score_in_batches(model, torch.cat([rows, mixed.flatten(0, 1)]))
     row_scores, mixed_scores = scores[: len(rows)], scores[len(rows) :].view(d, len(rows), -1)
     order: list[int] = (
         decision.gap(mixed_scores, row_scores).double().mean(1).argsort(descending=True, stable=True).tolist()
