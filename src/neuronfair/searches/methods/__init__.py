@@ -35,6 +35,9 @@ class Phases:
     first = renamed_field("first", "global_phase")
     local = renamed_field("local", "local_phase")
 
+    def __iter__(self) -> Iterator[Method | PhaseResult | None]:
+        return iter((self.global_phase, self.local_phase, self.pilot))
+
 
 accept_old_names(Phases, {"first": "global_phase", "local": "local_phase"})
 
