@@ -309,7 +309,7 @@ def _problem(space, inside=((True, True),), **others):
     whole = space.full_box()
     people = worlds.records_in(whole, torch.ones_like(inside), inside)
     count = people.count(space, whole, people.pattern)[0]
-    return SimpleNamespace(space=space, records=people, count=count, device=space.device, **others)
+    return SimpleNamespace(space=space, valid_records=people, count=count, device=space.device, **others)
 
 
 def _two(space):
