@@ -13,7 +13,7 @@ from neuronfair.domain.tables.dataset import Dataset, catalog_domain
 
 pytestmark = pytest.mark.slow
 
-SMALL = {"draws": 2, "permutations": 2, "people": 60}
+SMALL = {"draws": 2, "permutations": 2, "records": 60}
 
 
 def test_ages_become_three_groups_and_no_rule_speaks_of_a_single_age():

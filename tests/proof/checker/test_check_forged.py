@@ -99,7 +99,7 @@ def bomb(path: Path, kind: str) -> Path:
 EXPECTED = {
     "rows": "GB of memory",
     "note": "GB of memory|no certificate",
-    "places": "codes that another holds",
+    "places": "codes of another",
     "region": "letters",
     "claim": "could be verified",
 }
