@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -14,10 +15,10 @@ from hypothesis import strategies as st
 from neuronfair import TableDomain
 from neuronfair.domain.attribute import Attribute
 from neuronfair.domain.schema.toml import parse_domain
-from neuronfair.errors import RunError
+from neuronfair.errors import NeuronFairError, RunError
 from neuronfair.searches.findings import Findings
 from neuronfair.store.files import load_array
-from neuronfair.store.tables import _find_distinct, read_findings, write_findings
+from neuronfair.store.tables import _find_distinct, read_findings, read_parquet, write_findings
 
 MIXED = """
 name = "mixed"
@@ -229,3 +230,13 @@ def test_distinct_codes_are_those_of_numpy(codes):
     column = np.asarray(codes, dtype=np.int32)
     for mine, theirs in zip(_find_distinct(column), np.unique(column, return_inverse=True), strict=True):
         assert mine.tolist() == theirs.tolist()
+
+
+def test_numbers_count_less_than_texts_towards_the_memory_of_a_file(tmp_path, monkeypatch):
+    numbers, texts = tmp_path / "numbers.parquet", tmp_path / "texts.parquet"
+    pq.write_table(pa.table({f"c{i}": pa.array(range(1_000), pa.int32()) for i in range(10)}), numbers)
+    pq.write_table(pa.table({f"c{i}": pa.array(list(map(str, range(1_000)))) for i in range(10)}), texts)
+    monkeypatch.setenv("NEURONFAIR_MAX_BYTES", "200000")  # 10,000 cells: 160 kB of numbers, 320 kB of texts
+    assert read_parquet(numbers).num_rows == 1_000
+    with pytest.raises(NeuronFairError, match="of memory"):
+        read_parquet(texts)

@@ -23,6 +23,7 @@ from neuronfair.sandbox import UnreadableError, read_sandboxed
 from neuronfair.sandbox.readers import parquet_table
 from neuronfair.searches.findings import Findings
 
+TEXT_BYTES, NUMBER_BYTES = 32, 16  # memory for one cell of a file: read, and copied once
 _KEY = b"neuronfair"
 
 
@@ -62,7 +63,9 @@ def read_parquet(path: Path) -> pa.Table:
     read_sandboxed("parquet", content, path)
     with pq.ParquetFile(pa.BufferReader(content)) as file:
         metadata = file.metadata
-    check_size(metadata.num_rows * metadata.num_columns, path, times=32)
+    kinds = [metadata.schema.column(index).physical_type for index in range(metadata.num_columns)]
+    row_bytes = sum(TEXT_BYTES if kind in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY") else NUMBER_BYTES for kind in kinds)
+    check_size(metadata.num_rows * row_bytes, path)
     return parquet_table(content)
 
 
