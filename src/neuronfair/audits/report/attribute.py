@@ -47,9 +47,7 @@ class Rates:
     table: FlipRateReport | None = None  # of all people in the data set, whatever the twin: the raw flip rate
     plausible: FlipRateReport | None = None  # of realistic synthetic records; its interval covers the data set's, too
     domain: FlipRateReport | None = None  # of people drawn uniformly from the domain
-    pairs: FlipRateReport | None = (
-        None  # leads: of people in the data set with a plausible twin, against such twins only
-    )
+    pairs: FlipRateReport | None = None  # leads: of records with a plausible twin, against such twins only
 
     @property
     def available(self) -> tuple[FlipRateReport, ...]:
