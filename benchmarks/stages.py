@@ -69,7 +69,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "neuronfair.store.run:Run.checkpoint": "writing a checkpoint",
         "neuronfair.audits.stages.run_searches:describe_findings": "shrinking and telling the worst",
         "neuronfair.audits.stages.run_searches:find_subgroups": "groups",
-        "neuronfair.audits.folder:keep_figures": "writing figures and page",
+        "neuronfair.audits.folder:write_audit_json": "writing figures and page",
         "neuronfair.cli.options:write_file": "writing figures and page",
     },
     "repair": {
@@ -85,7 +85,7 @@ STAGES: dict[str, dict[str, Stage]] = {
         "experiments.lab:run_jobs": "jobs in another process",
         "experiments.lab:_work": "jobs in another process",
         "experiments.page:write_record": "tables and pictures",
-        "neuronfair.atomic:replacing": _kept,
+        "neuronfair.atomic:replace_file": _kept,
     },
 }
 

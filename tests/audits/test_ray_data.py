@@ -58,7 +58,7 @@ def test_a_rate_with_a_domain_reads_the_table_by_it():
 def ray() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="needs the extra [ray]")
     pytest.importorskip("ray.data", reason="needs the extra [ray]")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield ray
     ray.shutdown()
 
