@@ -15,7 +15,7 @@ from torch import Tensor
 from neuronfair.audits.gate.checks import Checks
 from neuronfair.audits.inputs import ModelSource, draw_records, prepare
 from neuronfair.audits.provenance import ParallelAudit
-from neuronfair.audits.ray_data import BatchTest, flag_records, is_ray_dataset, measure_rate
+from neuronfair.audits.ray_data import DECISION, FLIPS, BatchTest, flag_records, is_ray_dataset, measure_rate
 from neuronfair.audits.report import Report
 from neuronfair.audits.run import run
 from neuronfair.audits.settings import AuditSettings
@@ -240,7 +240,7 @@ def audit(model: Any, data: Any, *, text: str | None = None, **options: Any) -> 
 
 def _audit_table(model: Any, data: Any, options: Values) -> Audit:
     """Audit a model with a table of records."""
-    source = _gather_source(model, options)
+    source = ModelSource(model, **{name: options[name] for name in _SOURCE_OPTIONS & options.keys()})
     audit_input = prepare(
         data,
         source,
@@ -278,11 +278,6 @@ def _audit_table(model: Any, data: Any, options: Values) -> Audit:
         raise result.failure  # without thresholds, the report says that there is no verdict
     ready.extend(result.report)
     return Audit(result.report, result.outcomes, None if folder is None else Path(folder), audit_input.remarks)
-
-
-def _gather_source(model: Any, options: Values) -> ModelSource:
-    """Return a model and how it is opened, by the options of a call; those of other purposes are left out."""
-    return ModelSource(model, **{name: options[name] for name in _SOURCE_OPTIONS & options.keys()})
 
 
 def _name_sensitive(data: Any, sensitive: Any, features: Any) -> Any:
@@ -382,7 +377,15 @@ def certify(
     >>> report.complete, report.proved_discriminatory
     (True, RowShare(count='40', share=0.6451612903225806))
     """
-    source = _gather_source(model, {**locals(), "device": "cpu"})
+    source = ModelSource(
+        model,
+        weights=weights,
+        trust_pickle=trust_pickle,
+        decision=decision,
+        device="cpu",
+        preprocess=preprocess,
+        columns=columns,
+    )
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".toml":
         data = read_domain(data)
     has_table = not isinstance(data, TableDomain)
@@ -436,7 +439,15 @@ def rate(
     >>> flips.rate, [round(end, 2) for end in flips.interval]
     (0.75, [0.58, 0.88])
     """
-    source = _gather_source(model, locals())
+    source = ModelSource(
+        model,
+        weights=weights,
+        trust_pickle=trust_pickle,
+        decision=decision,
+        device=device,
+        preprocess=preprocess,
+        columns=columns,
+    )
     if is_ray_dataset(data):
         if samples is not None or population not in (None, "table"):
             raise DataError("of a ray.data.Dataset all records are counted. Leave out samples and population")
@@ -445,6 +456,8 @@ def rate(
     wrapped: Any = model
     records = draw_records(data) if isinstance(data, TableDomain) else data
     sensitive = _name_sensitive(records, sensitive, sensitive_features)
+    if isinstance(data, TableDomain) and domain is not None:
+        raise DataError("the data is a domain itself. Leave out the other domain")
     if isinstance(data, TableDomain) and isinstance(model, OpenedModel | Network | BlackBox):
         names, table = with_columns(records, sensitive)[1], None
         domain = data.with_sensitive(*names) if names else data
@@ -494,8 +507,23 @@ def flag_flips(
     >>> flag_flips(lambda table: (table.age > 25) & (table.sex == "m"), people, sensitive="sex").flips.tolist()
     [False, True, True]
     """
-    test = _batch_test(data, _gather_source(model, locals()), domain, sensitive, target)
-    return flag_records(test, data) if is_ray_dataset(data) else test.flag(data)
+    is_ray = is_ray_dataset(data)
+    if not is_ray and not hasattr(data, "assign"):
+        raise DataError(f"flag_flips takes a pandas DataFrame or a ray.data.Dataset, got {type(data).__name__}")
+    taken_names = {DECISION, FLIPS} & set(data.columns() if is_ray else data.columns)
+    if taken_names:
+        raise DataError(f"the data has a column '{min(taken_names)}' already. Rename it: the result is written there")
+    source = ModelSource(
+        model,
+        weights=weights,
+        trust_pickle=trust_pickle,
+        decision=decision,
+        device=device,
+        preprocess=preprocess,
+        columns=columns,
+    )
+    test = _batch_test(data, source, domain, sensitive, target)
+    return flag_records(test, data) if is_ray else test.flag(data)
 
 
 def _batch_test(data: Any, source: ModelSource, domain: Any, sensitive: Any, target: str | None) -> BatchTest:

@@ -42,6 +42,18 @@ def test_flags_say_for_whom_the_decision_depends_on_the_attribute():
     assert list(table) == ["age", "sex", "hired"]  # the table itself is as it was
 
 
+def test_flags_overwrite_nothing_and_need_a_table_that_takes_columns():
+    with pytest.raises(DataError, match="has a column 'decision' already"):
+        nf.flag_flips(hires, people(50).assign(decision="x"), domain=schema())
+    with pytest.raises(DataError, match="takes a pandas DataFrame"):
+        nf.flag_flips(hires, {"age": [20], "sex": ["f"]}, sensitive="sex")
+
+
+def test_a_domain_is_measured_by_itself_only():
+    with pytest.raises(DataError, match="Leave out the other domain"):
+        nf.rate(hires, schema(), domain=schema())
+
+
 def test_directions_of_batches_add_up_and_lead_with_the_largest_difference():
     first = Direction(5, (GroupOutcomes(MEN, 4, 1), GroupOutcomes(WOMEN, 1, 4)))
     second = Direction(2, (GroupOutcomes(WOMEN, 2, 0),))
